@@ -178,6 +178,11 @@ KAFKA_TABLE: dict[type[MilenaError], KafkaCode] = {
 
 def kafka_code_of(error: MilenaError) -> int:
     """Return Kafka's number for an error, by which its clients know whether to retry. Subclasses inherit it."""
+    if isinstance(error, e.InvalidProducerError) and (error.is_unknown or error.is_repeated):
+        is_new = error.is_unknown
+        return int(_K.UNKNOWN_PRODUCER_ID if is_new else _K.DUPLICATE_SEQUENCE_NUMBER)
+    if isinstance(error, e.InvalidRecordError) and error.is_time:
+        return int(_K.INVALID_TIMESTAMP)
     for kind in type(error).__mro__:
         code = KAFKA_TABLE.get(kind)
         if code is not None:

@@ -81,9 +81,20 @@ class InvalidReplicationError(InvalidRequestError):
 
 
 class InvalidProducerError(InvalidRequestError):
-    """A producer id that was never allocated, or a sequence that leaves a gap."""
+    """A producer id that was never allocated, or a sequence that leaves a gap.
+
+    ``is_unknown``: the producer is not known, so its sequence cannot be judged. ``is_repeated``: the sequence is one
+    that the producer has passed.
+    """
 
     code = "invalid_producer"
+
+    def __init__(
+        self, message: str, *, is_unknown: bool = False, is_repeated: bool = False
+    ) -> None:
+        super().__init__(message)
+        self.is_unknown = is_unknown
+        self.is_repeated = is_repeated
 
 
 class InvalidConsumerError(InvalidRequestError):

@@ -733,10 +733,16 @@ class PartitionRunner:
 
     async def offset_for_timestamp(self, timestamp_ms: int, *, is_uncommitted: bool) -> int | None:
         """Return the offset of the first record that is not older than ``timestamp_ms``; None if there is none."""
-        found = await self._in_pool(
+        found = await self.record_at_time(timestamp_ms, is_uncommitted=is_uncommitted)
+        return None if found is None else found[0]
+
+    async def record_at_time(
+        self, timestamp_ms: int, *, is_uncommitted: bool
+    ) -> tuple[int, int] | None:
+        """Return offset and timestamp of the first record that is not older than ``timestamp_ms``; None without one."""
+        return await self._in_pool(
             lambda: self.log.offset_for_timestamp(timestamp_ms, is_uncommitted=is_uncommitted), None
         )
-        return None if found is None else found[0]
 
     async def _in_pool(self, read: Callable[[], T], offset: int | None) -> T:
         """Read the log on a worker thread. ``offset``: where damage is reported if there is any; None: unknown."""

@@ -447,7 +447,7 @@ class ProduceService:
             batch = _marked(batch, header, found, transaction, idempotency)
             header = decode_header(batch)
         if header.producer_id >= 0:
-            await self._check_producer(header, self._left_ms(began_ms, timeout_ms))
+            await self.check_producer(header, self._left_ms(began_ms, timeout_ms))
         left_ms = self._left_ms(began_ms, timeout_ms)
 
         async def append() -> BatchReceipt:
@@ -482,14 +482,25 @@ class ProduceService:
         state = self._metadata.image.partition(topic_id, partition)
         return 0 if state is None else state.leader_epoch
 
-    async def _check_producer(self, header: BatchHeader, timeout_ms: int) -> None:
-        if not _is_allocated(header, self._metadata.image):
+    async def check_producer(
+        self, header: BatchHeader, timeout_ms: int, *, may_raise_epoch: bool = False
+    ) -> None:
+        """Refuse a producer id or epoch that the cluster has not given out.
+
+        ``may_raise_epoch``: a producer without a name raises its epoch by itself, as Kafka's clients do (KIP-360).
+
+        Raises:
+            InvalidProducerError: it was never given out.
+            NoQuorumError: this node does not know it, and no majority could be asked.
+        """
+        if not _is_allocated(header, self._metadata.image, may_raise_epoch):
             # Another node may have allocated the id a moment ago, so only the quorum may say that it never was.
             image = await self._metadata.barrier(timeout_ms=min(timeout_ms, PRODUCER_BARRIER_MS))
-            if not _is_allocated(header, image):
+            if not _is_allocated(header, image, may_raise_epoch):
                 raise InvalidProducerError(
                     f"producer id {header.producer_id} epoch {header.producer_epoch} was never allocated; "
-                    "POST /producers gives one"
+                    "POST /producers gives one",
+                    is_unknown=True,
                 )
 
 
@@ -553,9 +564,12 @@ def _check_unnumbered(header: BatchHeader) -> None:
         )
 
 
-def _is_allocated(header: BatchHeader, image: Image) -> bool:
+def _is_allocated(header: BatchHeader, image: Image, may_raise_epoch: bool) -> bool:
     epoch = image.producer_epoch(header.producer_id)
-    return epoch is not None and header.producer_epoch <= epoch
+    if epoch is None or header.producer_epoch <= epoch:
+        return epoch is not None
+    known = image.producers.get(header.producer_id)
+    return may_raise_epoch and (known is None or known.name is None)
 
 
 def _unacked(part: PartitionBatch, settings: TopicSettings) -> Appended:

@@ -171,6 +171,45 @@ class ToLeader:
         receipt = runner.append(batch, header, acks=acks, timeout_ms=timeout_ms, at_once=True)
         return mapped(receipt, lambda done: _appended(done.result(), header, count))
 
+    def append_led(
+        self,
+        topic: Topic,
+        partition: int,
+        batch: bytes,
+        header: BatchHeader,
+        *,
+        acks: Acks,
+        timeout_ms: int,
+    ) -> Pending[BatchReceipt]:
+        """Append a batch if this node leads its partition; never bring it to another node.
+
+        When this returns, the batch has its place behind all batches that were appended before. Its client repeats it
+        after a failure, as a producer of Kafka does.
+
+        Raises:
+            NotLeaderError, NoLeaderError: this node does not lead, or may not; nothing was written. All other errors
+                are raised by the returned ``Pending``.
+            StaleProducerEpochError: the producer id has another holder; nothing was written.
+        """
+        state = self._metadata.image.partition(topic.topic_id, partition)
+        runner = self._replicas.find(topic.topic_id, partition)
+        if (
+            state is None
+            or runner is None
+            or state.leader != self._node_id
+            or runner.leader_epoch != state.leader_epoch
+        ):
+            raise NotLeaderError(
+                f"broker {self._node_id} does not lead {topic.name}-{partition}; nothing was written",
+                leader=None if state is None else state.leader,
+            )
+        if not self._membership.has_lease:
+            raise NoLeaderError(
+                f"broker {self._node_id} is cut off from the metadata quorum; nothing was written"
+            )
+        self._producers.check_epoch(header)
+        return runner.append(batch, header, acks=acks, timeout_ms=timeout_ms)
+
     def _led_here(self, topic_id: str, partition: int, acks: Acks) -> PartitionRunner | None:
         """Return the replica if this node may append to it now, else None."""
         state = self._metadata.image.partition(topic_id, partition)

@@ -82,9 +82,9 @@ TAGS: dict[int, type[c.Command]] = {
     37: c.ForgetProducers,
     38: c.CorrectTime,
     39: c.NoteAction,
-    40: c.SetKafkaAddresses,
-    41: c.PutClassicGroup,
-    42: c.DeleteOffsets,
+    40: c.PutClassicGroup,
+    41: c.DeleteOffsets,
+    42: c.SetKafkaAddresses,
 }
 """Wire tag → command. A tag is never used again for another command."""
 LEVELS: dict[type[c.Command], int] = {

@@ -208,7 +208,7 @@ def check_sequence(entry: ProducerEntry | None, header: BatchHeader, now_ms: int
     if header.base_sequence == NO_SEQUENCE:
         return ACCEPT
     if entry is None:
-        return _expect(header, 0, "this partition knows nothing of the producer")
+        return _expect(header, 0, "this partition knows nothing of the producer", is_known=False)
     if header.producer_epoch > entry.producer_epoch:
         return _expect(header, 0, f"epoch {header.producer_epoch} is new")
     base_sequence, last_sequence = header.base_sequence, header.last_sequence
@@ -221,12 +221,16 @@ def check_sequence(entry: ProducerEntry | None, header: BatchHeader, now_ms: int
     return _expect(header, (last + 1) & SEQUENCE_MASK, f"its last was {last}")
 
 
-def _expect(header: BatchHeader, sequence: int, reason: str) -> Accept:
+def _expect(header: BatchHeader, sequence: int, reason: str, *, is_known: bool = True) -> Accept:
     if header.base_sequence == sequence:
         return ACCEPT
+    # Sequences start again at 0, so the distance tells which of two comes first.
+    is_behind = (header.base_sequence - sequence) & SEQUENCE_MASK > SEQUENCE_MASK // 2
     raise InvalidProducerError(
         f"producer {header.producer_id} epoch {header.producer_epoch}: expected sequence {sequence}, "
-        f"got {header.base_sequence} ({reason})"
+        f"got {header.base_sequence} ({reason})",
+        is_unknown=not is_known,
+        is_repeated=is_known and is_behind,
     )
 
 

@@ -107,7 +107,7 @@ class CloseConnectionError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Api:
-    """One API key. Versions ``first`` to ``last`` are advertised, and served from ``served_from`` on."""
+    """One API key. Versions ``first`` to ``last`` are advertised."""
 
     key: int
     name: str
@@ -116,12 +116,7 @@ class Api:
     flexible_from: int
     """The first version whose headers have tagged fields."""
     handle: Handler
-    served_from: int = 0
     bytes_max: int = COLD_BYTES_MAX
     """The largest request."""
     is_pipelined: bool = False
     """Whether requests start behind each other without waiting for the responses of those before."""
-
-    def serves(self, version: int) -> bool:
-        """Return whether a request of this version is served."""
-        return max(self.first, self.served_from) <= version <= self.last

@@ -1,10 +1,16 @@
 """The table of all API keys that the interface serves. A group of keys is one module and one line here."""
 
-from node.kafka.apis import metadata
+from node.kafka.apis import fetch, metadata, offsets, produce, producers
 from node.kafka.apis.api import Api
 from node.kafka.apis.versions import api_versions
 
-_SERVED: tuple[Api, ...] = (*metadata.APIS,)
+_SERVED: tuple[Api, ...] = (
+    *produce.APIS,
+    *fetch.APIS,
+    *offsets.APIS,
+    *metadata.APIS,
+    *producers.APIS,
+)
 
 APIS: dict[int, Api] = {api.key: api for api in (*_SERVED, api_versions(_SERVED))}
 """Each API by its key."""

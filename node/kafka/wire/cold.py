@@ -4,7 +4,8 @@ This is the only module that imports kafka-python. Its decoders raise all kinds 
 them means a malformed frame.
 
 A decoded message is an object whose fields have the names of Kafka's message definitions in snake case. A response is
-encoded from mappings with these names; fields that are missing have the defaults of the definitions.
+encoded from mappings with these names. Fields that are missing have the defaults of the definitions, and fields that
+the version does not have are left out.
 """
 
 from collections.abc import Mapping
@@ -79,6 +80,8 @@ def _built(kind: type[Message], fields: Fields, version: int) -> Message:
     values = {}
     for name, value in fields.items():
         field = kind.fields[name]
+        if not field.for_version_q(version):
+            continue
         if value is None or not (field.is_struct() or field.is_struct_array()):
             values[name] = value
         elif field.is_struct():

@@ -6,6 +6,7 @@ use it, and end each structure with tagged fields. The older versions write leng
 Source: Kafka's protocol guide (primitive types), KIP-482 (flexible versions).
 """
 
+from collections.abc import Sequence
 from struct import Struct
 
 from milena.disk.files import Buffer
@@ -246,7 +247,7 @@ class WireWriter:
         for value in values:
             self._tail += _INT32.pack(value)
 
-    def records(self, pieces: list[Buffer]) -> None:
+    def records(self, pieces: Sequence[Buffer]) -> None:
         """Add records that lie in pieces; none is an empty sequence of records."""
         size = sum(map(len, pieces))
         if self.is_flexible:
@@ -262,6 +263,13 @@ class WireWriter:
         """End a structure that has no tagged fields."""
         if self.is_flexible:
             self._tail.append(0)
+
+    def tagged(self, tag: int, value: bytes) -> None:
+        """End a structure that has one tagged field."""
+        self._tail.append(1)
+        self.uvarint(tag)
+        self.uvarint(len(value))
+        self._tail += value
 
     def pieces(self) -> list[Buffer]:
         """Return all that was added, in order."""

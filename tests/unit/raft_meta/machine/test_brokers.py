@@ -91,7 +91,7 @@ def test_the_command_is_a_promise() -> None:
     envelope = cluster.envelope(told(cluster.image, *LOCAL))
     row = msgpack.unpackb(codec.encode_envelope(envelope))
     assert row[5:] == [
-        40,
+        42,
         [1, cluster.image.brokers[1].broker_epoch, [["plain", "127.0.0.1", 9092]]],
     ]
     assert codec.decode_envelope(codec.encode_envelope(envelope)) == envelope

@@ -273,8 +273,8 @@ def test_commands_are_a_promise() -> None:
     delete = c.DeleteOffsets(partitions=((TOPIC_ID, 5),), **by)  # type: ignore[arg-type]
     row = ["a", None, "client", "10.0.0.1", 10_000, 60_000, b"1"]
     for command, tag, wanted in (
-        (put, 41, [1, 2, "g", 3, 4, ["consumer", "range", "a", [row], True]]),
-        (delete, 42, [1, 2, "g", [[TOPIC_ID, 5]]]),
+        (put, 40, [1, 2, "g", 3, 4, ["consumer", "range", "a", [row], True]]),
+        (delete, 41, [1, 2, "g", [[TOPIC_ID, 5]]]),
     ):
         encoded = codec.encode_envelope(ClassicCluster().envelope(command))
         assert msgpack.unpackb(encoded)[5:] == [tag, wanted]

@@ -1,0 +1,223 @@
+"""Fetch (1): records of partitions that this node leads.
+
+A fetch waits at the ends of all its partitions at once, until there is enough to send or its time is up. There are no
+fetch sessions (KIP-227): every request names all of its partitions, and the response says so by session id 0.
+"""
+
+import asyncio
+from typing import NamedTuple
+
+from http_api.protocol.kafka_codes import KafkaCode, kafka_code_of
+from milena.model.errors import MilenaError
+from milena.model.requests import FetchRequest
+from node.kafka.apis.api import Api, Body, KafkaCall, KafkaServices
+from node.kafka.apis.leading import addresses_of, leader_of, led_here
+from node.kafka.batches import sent
+from node.kafka.wire.fetch import (
+    FLEXIBLE_FROM,
+    IDS_FROM,
+    LEADERS_FROM,
+    FetchedPartition,
+    RecordsRow,
+    WireFetch,
+    decode_request,
+    encode_response,
+)
+from node.replica.runner import PartitionRunner
+from raft_meta.machine.image import Topic
+
+REQUEST_BYTES_MAX = 1 << 20
+
+
+class EndsWait:
+    """A wait at the ends of several partitions. Belongs to the data loop.
+
+    It ends when records of ``bytes_min`` bytes have arrived, or a partition changes its role.
+    """
+
+    def __init__(self, bytes_min: int, *, is_uncommitted: bool) -> None:
+        self._bytes_min = bytes_min
+        self._is_uncommitted = is_uncommitted
+        self._woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._ends: dict[PartitionRunner, tuple[int, int, int]] = {}
+        """The offset at which each partition is waited at, its leader epoch, and its bytes at the start."""
+
+    def add(self, runner: PartitionRunner, offset: int) -> None:
+        """Wait for records of a partition at or above ``offset``, too."""
+        self._ends[runner] = (offset, runner.leader_epoch, runner.counts.bytes_in)
+        runner.watchers[self] = None
+        if runner.readable_end(is_uncommitted=self._is_uncommitted) > offset:
+            # They arrived between the read and this call, so they are in no count.
+            self._wake()
+
+    def on_news(self, runner: PartitionRunner) -> None:
+        """Take note that the log or its end moved, or the role changed."""
+        offset, leader_epoch, _ = self._ends[runner]
+        if runner.is_closed or runner.leader is None or runner.leader_epoch != leader_epoch:
+            self._wake()
+            return
+        is_more = runner.readable_end(is_uncommitted=self._is_uncommitted) > offset
+        if is_more and (self._bytes_min <= 1 or self._arrived() >= self._bytes_min):
+            self._wake()
+
+    def _arrived(self) -> int:
+        return sum(
+            runner.counts.bytes_in - before
+            for runner, (offset, _, before) in self._ends.items()
+            if runner.readable_end(is_uncommitted=self._is_uncommitted) > offset
+        )
+
+    def _wake(self) -> None:
+        if not self._woken.done():
+            self._woken.set_result(None)
+
+    async def wait(self, timeout_s: float) -> None:
+        """Wait until woken, or until the timeout passes."""
+        await asyncio.wait([self._woken], timeout=timeout_s)
+
+    def close(self) -> None:
+        """Stop waiting at all partitions."""
+        for runner in self._ends:
+            runner.watchers.pop(self, None)
+
+
+class _Read(NamedTuple):
+    """One partition that was read. ``next_offset``: where the next read of it starts."""
+
+    row: RecordsRow
+    size: int
+    runner: PartitionRunner | None
+    next_offset: int
+
+
+class _FetchRound:
+    """One look at all partitions of a request."""
+
+    def __init__(self, services: KafkaServices, call: KafkaCall, request: WireFetch) -> None:
+        self._services = services
+        self._call = call
+        self._request = request
+        self._left = min(max(0, request.bytes_max), services.limits.fetch_bytes_max)
+        self.size = 0
+        self.has_errors = False
+        self.reads: list[_Read] = []
+        self.topics: list[tuple[str, bytes, list[RecordsRow]]] = []
+
+    async def look(self) -> None:
+        """Read all partitions, up to the size that the client takes."""
+        image = self._services.metadata.image
+        for name, topic_id, partitions in self._request.topics:
+            has_id = self._call.version >= IDS_FROM
+            topic = image.topics.get(topic_id.hex()) if has_id else image.topic(name)
+            reads = [await self._read(topic, part) for part in partitions]
+            self.reads += reads
+            self.topics.append((name, topic_id, [read.row for read in reads]))
+
+    async def _read(self, topic: Topic | None, part: FetchedPartition) -> _Read:
+        runner = led_here(self._services, topic, part.partition, part.leader_epoch)
+        if isinstance(runner, KafkaCode):
+            is_by_id = topic is None and self._call.version >= IDS_FROM
+            return self._refused(topic, part, KafkaCode.UNKNOWN_TOPIC_ID if is_by_id else runner)
+        if part.offset < 0:
+            return self._refused(topic, part, KafkaCode.OFFSET_OUT_OF_RANGE)
+        if self.size and self._left <= 0:
+            return self._passed_over(runner, part)
+        try:
+            result = await self._services.reads.fetch(
+                FetchRequest(
+                    topic=runner.topic,
+                    partition=part.partition,
+                    offset=part.offset,
+                    timestamp_ms=None,
+                    max_bytes=max(1, min(part.bytes_max, self._left)),
+                    timeout_ms=0,
+                    is_local=False,
+                    is_uncommitted=self._request.is_uncommitted,
+                    # An empty response promises nothing, as in Kafka. "Out of range" makes a client jump, so the
+                    # quorum must confirm that this node still leads.
+                    is_unconfirmed=part.offset <= runner.log.log_end_offset,
+                )
+            )
+            pieces = await sent(result)
+        except MilenaError as error:
+            return self._refused(topic, part, kafka_code_of(error))
+        size = sum(map(len, pieces))
+        if self.size and size > self._left:
+            return self._passed_over(runner, part)
+        self.size += size
+        self._left -= size
+        stable = result.last_stable_offset
+        row = RecordsRow(
+            part.partition,
+            KafkaCode.NONE,
+            high_watermark=result.high_watermark,
+            last_stable_offset=result.high_watermark if stable is None else stable,
+            log_start_offset=result.log_start_offset,
+            pieces=pieces,
+        )
+        return _Read(row, size, runner, max(part.offset, result.readable_end))
+
+    def _passed_over(self, runner: PartitionRunner, part: FetchedPartition) -> _Read:
+        """Return a partition without records: the response is full."""
+        row = RecordsRow(
+            part.partition,
+            KafkaCode.NONE,
+            high_watermark=runner.high_watermark,
+            last_stable_offset=runner.stable_end,
+            log_start_offset=runner.log.log_start_offset,
+        )
+        return _Read(row, 0, runner, part.offset)
+
+    def _refused(self, topic: Topic | None, part: FetchedPartition, code: int) -> _Read:
+        self.has_errors = True
+        self._call.note(code)
+        has_moved = code == KafkaCode.NOT_LEADER_OR_FOLLOWER and self._call.version >= LEADERS_FROM
+        leader = leader_of(self._services, topic, part.partition) if has_moved else None
+        return _Read(RecordsRow(part.partition, code, leader=leader), 0, None, part.offset)
+
+    async def wait(self, timeout_s: float) -> None:
+        """Wait until there is more to read than this round has found."""
+        request = self._request
+        missing = max(1, min(request.bytes_min, self._services.limits.fetch_bytes_max) - self.size)
+        waiting = EndsWait(missing, is_uncommitted=request.is_uncommitted)
+        try:
+            for read in self.reads:
+                if read.runner is not None:
+                    waiting.add(read.runner, read.next_offset)
+            await waiting.wait(timeout_s)
+        finally:
+            waiting.close()
+
+
+async def _fetch(services: KafkaServices, call: KafkaCall) -> Body:
+    request = decode_request(call.reader, call.version)
+    if request.session_id:
+        code = call.note(KafkaCode.FETCH_SESSION_ID_NOT_FOUND)
+        return encode_response(call.version, [], leaders=[], error_code=code)
+    loop = asyncio.get_running_loop()
+    wait_ms = min(max(0, request.wait_ms), services.limits.fetch_wait_ms_max)
+    deadline_s = loop.time() + wait_ms / 1000
+    while True:
+        found = _FetchRound(services, call, request)
+        await found.look()
+        left_s = deadline_s - loop.time()
+        is_enough = found.size >= request.bytes_min or found.has_errors or not found.reads
+        if is_enough or left_s <= 0:
+            leaders = [row.leader for _, _, rows in found.topics for row in rows]
+            return encode_response(
+                call.version, found.topics, leaders=addresses_of(services, call, leaders)
+            )
+        await found.wait(left_s)
+
+
+APIS = (
+    Api(
+        key=1,
+        name="Fetch",
+        first=4,
+        last=16,
+        flexible_from=FLEXIBLE_FROM,
+        handle=_fetch,
+        bytes_max=REQUEST_BYTES_MAX,
+    ),
+)

@@ -1,0 +1,131 @@
+"""ListOffsets (2) and OffsetForLeaderEpoch (23): where a partition begins and ends, and at which time or epoch.
+
+Source: KIP-79 (search by time), KIP-207 and KIP-320 (leader epochs).
+"""
+
+from collections.abc import Awaitable, Callable
+
+from http_api.protocol.kafka_codes import KafkaCode, kafka_code_of
+from milena.model.errors import MilenaError
+from milena.model.requests import FetchRequest
+from node.kafka.apis.api import Api, Body, KafkaCall, KafkaServices
+from node.kafka.apis.leading import led_here
+from node.kafka.wire import cold
+from node.kafka.wire.primitives import ITEMS_MAX, MalformedFrameError
+from node.replica.runner import PartitionRunner
+
+LATEST, EARLIEST = -1, -2
+UNKNOWN = -1
+
+Row = Callable[[KafkaServices, str, cold.Message, cold.Message], Awaitable[dict[str, object]]]
+
+
+async def _each(
+    services: KafkaServices, call: KafkaCall, request: cold.Message, row: Row, *, name: str
+) -> list[dict[str, object]]:
+    """Return the response's topics. ``name``: the field that has a topic's name."""
+    if sum(len(topic.partitions or ()) for topic in request.topics or ()) > ITEMS_MAX:
+        raise MalformedFrameError(f"a request for more than {ITEMS_MAX} partitions")
+    topics: list[dict[str, object]] = []
+    for topic in request.topics or ():
+        rows = [
+            await row(services, getattr(topic, name), request, part)
+            for part in topic.partitions or ()
+        ]
+        for found in rows:
+            code = found["error_code"]
+            assert isinstance(code, int), "every row has a code"
+            call.note(code)
+        topics.append({name: getattr(topic, name), "partitions": rows})
+    return topics
+
+
+async def _list_offsets(services: KafkaServices, call: KafkaCall) -> Body:
+    request = call.message()
+    return call.answer({"topics": await _each(services, call, request, _offset_row, name="name")})
+
+
+async def _offset_row(
+    services: KafkaServices, name: str, request: cold.Message, part: cold.Message
+) -> dict[str, object]:
+    number = part.partition_index
+    topic = services.metadata.image.topic(name)
+    runner = led_here(services, topic, number, part.current_leader_epoch)
+    if isinstance(runner, KafkaCode):
+        return {"partition_index": number, "error_code": runner}
+    try:
+        # Version 1 has no isolation level; it meant all records.
+        is_uncommitted = request.isolation_level == 0
+        offset, timestamp_ms = await _found(services, runner, part.timestamp, is_uncommitted)
+    except MilenaError as error:
+        return {"partition_index": number, "error_code": kafka_code_of(error)}
+    return {
+        "partition_index": number,
+        "error_code": KafkaCode.NONE,
+        "timestamp": timestamp_ms,
+        "offset": offset,
+        "leader_epoch": runner.leader_epoch if offset >= 0 else UNKNOWN,
+    }
+
+
+async def _found(
+    services: KafkaServices, runner: PartitionRunner, timestamp: int, is_uncommitted: bool
+) -> tuple[int, int]:
+    """Return the offset for a timestamp of Kafka, and the timestamp of the record there; -1: none."""
+    if timestamp == EARLIEST:
+        return runner.log.log_start_offset, UNKNOWN
+    if timestamp == LATEST:
+        result = await services.reads.fetch(
+            FetchRequest(
+                topic=runner.topic,
+                partition=runner.partition,
+                offset="latest",
+                timestamp_ms=None,
+                max_bytes=1,
+                timeout_ms=0,
+                is_local=False,
+                is_uncommitted=is_uncommitted,
+            )
+        )
+        return result.start_offset, UNKNOWN
+    if timestamp < 0:
+        return UNKNOWN, UNKNOWN
+    found = await runner.record_at_time(timestamp, is_uncommitted=is_uncommitted)
+    if found is None or found[0] >= runner.readable_end(is_uncommitted=is_uncommitted):
+        return UNKNOWN, UNKNOWN
+    return found
+
+
+async def _offsets_for_epochs(services: KafkaServices, call: KafkaCall) -> Body:
+    request = call.message()
+    return call.answer({"topics": await _each(services, call, request, _epoch_row, name="topic")})
+
+
+async def _epoch_row(
+    services: KafkaServices, name: str, request: cold.Message, part: cold.Message
+) -> dict[str, object]:
+    del request
+    topic = services.metadata.image.topic(name)
+    runner = led_here(services, topic, part.partition, part.current_leader_epoch)
+    if isinstance(runner, KafkaCode):
+        return {"partition": part.partition, "error_code": runner}
+    epoch, end = runner.log.state.epoch_end(part.leader_epoch)
+    return {
+        "partition": part.partition,
+        "error_code": KafkaCode.NONE,
+        "leader_epoch": epoch,
+        "end_offset": end,
+    }
+
+
+APIS = (
+    Api(key=2, name="ListOffsets", first=1, last=6, flexible_from=6, handle=_list_offsets),
+    Api(
+        key=23,
+        name="OffsetForLeaderEpoch",
+        first=2,
+        last=4,
+        flexible_from=4,
+        handle=_offsets_for_epochs,
+    ),
+)

@@ -1,0 +1,204 @@
+"""Produce (0): record batches from Kafka clients, stored as they came.
+
+Batches are appended in the order of requests: the handler returns when each batch has its place in its log, and the
+connection starts the next request then. The responses wait for the acknowledgements. A request with acks=0 has no
+response; if it fails, the connection ends, so that the client asks for the leaders again.
+"""
+
+from dataclasses import dataclass
+
+from http_api.protocol.kafka_codes import KafkaCode, kafka_code_of
+from milena.model.batch.header import BatchHeader
+from milena.model.errors import (
+    FeatureLevelError,
+    InvalidRecordError,
+    MilenaError,
+    NotLeaderError,
+    PartitionNotFoundError,
+    TopicNotFoundError,
+    TransactionNotFoundError,
+)
+from milena.model.pending import Pending
+from milena.model.requests import Acks, BatchReceipt
+from milena.model.types import TimestampType
+from node.kafka.apis.api import Api, Body, CloseConnectionError, KafkaCall, KafkaServices, Started
+from node.kafka.apis.leading import addresses_of, leader_of
+from node.kafka.batches import is_transactional, stored
+from node.kafka.wire.produce import (
+    FLEXIBLE_FROM,
+    LEADERS_FROM,
+    ProducedRow,
+    WireProduce,
+    decode_request,
+    encode_response,
+)
+from node.metadata.topic_settings import topic_settings
+from node.services.own_topics import check_written_by_clients
+from node.services.to_leader import V2_LEVEL
+from raft_meta.machine.image import Topic
+
+SERVED_FROM = 3
+"""The first version with record batches of version 2. The versions below are advertised, or librdkafka does not
+compress (librdkafka issue 4956)."""
+REQUEST_BYTES_MAX = 32 << 20
+_ACKS = {int(acks): acks for acks in Acks}
+
+
+@dataclass(slots=True)
+class _Appending:
+    """One partition of a request, and what became of its batch. Without a receipt, there is an error."""
+
+    topic: Topic | None
+    partition: int
+    header: BatchHeader | None = None
+    receipt: Pending[BatchReceipt] | None = None
+    error: MilenaError | None = None
+
+
+async def _produce(services: KafkaServices, call: KafkaCall) -> Body | Started:
+    request = decode_request(call.reader, call.version)
+    if call.version < SERVED_FROM:
+        return _refused(call, request, KafkaCode.UNSUPPORTED_VERSION)
+    acks = _ACKS.get(request.acks)
+    if acks is None:
+        return _refused(call, request, KafkaCode.INVALID_REQUIRED_ACKS)
+    timeout_ms = min(max(1, request.timeout_ms), services.limits.produce_timeout_ms_max)
+    begun = [
+        (
+            name,
+            [
+                await _begin(services, request, name, part, acks=acks, timeout_ms=timeout_ms)
+                for part in partitions
+            ],
+        )
+        for name, partitions in request.topics
+    ]
+    return Started(_finish(services, call, begun, has_response=acks is not Acks.NONE))
+
+
+def _refused(call: KafkaCall, request: WireProduce, code: KafkaCode) -> Body:
+    call.note(code)
+    topics = [
+        (name, [ProducedRow(partition, code) for partition, _ in partitions])
+        for name, partitions in request.topics
+    ]
+    return encode_response(call.version, topics, [])
+
+
+async def _begin(
+    services: KafkaServices,
+    request: WireProduce,
+    name: str,
+    part: tuple[int, memoryview | None],
+    *,
+    acks: Acks,
+    timeout_ms: int,
+) -> _Appending:
+    """Give a batch its place in its log, or find out why it gets none."""
+    partition, records = part
+    begun = _Appending(services.metadata.image.topic(name), partition)
+    try:
+        check_written_by_clients(name)
+        topic = begun.topic
+        if topic is None:
+            raise TopicNotFoundError(f"topic {name!r} does not exist")
+        if not 0 <= partition < topic.partition_count:
+            raise PartitionNotFoundError(f"topic {name!r} has no partition {partition}")
+        if services.metadata.image.feature_level < V2_LEVEL:
+            raise FeatureLevelError(
+                f"record batches of Kafka need feature level {V2_LEVEL}, to which the cluster rises by itself once "
+                "every node is of a release that supports it; nothing was written"
+            )
+        leader = leader_of(services, topic, partition)
+        if leader is None or leader[0] != services.metadata.node_id:
+            raise NotLeaderError(
+                f"broker {services.metadata.node_id} does not lead {name}-{partition}; nothing was written"
+            )
+        if not records:
+            raise InvalidRecordError("the request has no records for the partition")
+        if request.transactional_id is not None or is_transactional(records):
+            raise TransactionNotFoundError(
+                "transactions of Kafka clients are not supported yet; send the records without a transactional id"
+            )
+        batch, header = await stored(
+            records, topic_settings(topic), now_ms=services.clock.wall_ms()
+        )
+        if header.producer_id >= 0:
+            await services.produce.check_producer(header, timeout_ms, may_raise_epoch=True)
+        begun.header = header
+        begun.receipt = services.produce.to_leader.append_led(
+            topic, partition, batch, header, acks=acks, timeout_ms=timeout_ms
+        )
+    except MilenaError as error:
+        begun.error = error
+    return begun
+
+
+async def _finish(
+    services: KafkaServices,
+    call: KafkaCall,
+    begun: list[tuple[str, list[_Appending]]],
+    *,
+    has_response: bool,
+) -> Body | None:
+    """Wait for the acknowledgements, and return the response."""
+    topics: list[tuple[str, list[ProducedRow]]] = []
+    for name, parts in begun:
+        rows = []
+        for part in parts:
+            row = await _row(services, call, part)
+            if row.error_code and not has_response:
+                raise CloseConnectionError(part.error or NotLeaderError("nothing was written"))
+            rows.append(row)
+        topics.append((name, rows))
+    if not has_response:
+        return None
+    leaders = [row.leader for _, rows in topics for row in rows]
+    return encode_response(call.version, topics, addresses_of(services, call, leaders))
+
+
+async def _row(services: KafkaServices, call: KafkaCall, part: _Appending) -> ProducedRow:
+    if part.receipt is not None:
+        try:
+            return _receipt_row(services, part, await part.receipt)
+        except MilenaError as late:
+            part.error = late
+    error = part.error
+    assert error is not None, "it has a receipt or an error"
+    code = call.note(kafka_code_of(error))
+    has_moved = code == KafkaCode.NOT_LEADER_OR_FOLLOWER and call.version >= LEADERS_FROM
+    return ProducedRow(
+        part.partition,
+        code,
+        message=error.message,
+        record=error.record if isinstance(error, InvalidRecordError) else None,
+        leader=leader_of(services, part.topic, part.partition) if has_moved else None,
+    )
+
+
+def _receipt_row(services: KafkaServices, part: _Appending, receipt: BatchReceipt) -> ProducedRow:
+    assert part.header is not None, "it was appended"
+    assert part.topic is not None, "it was appended"
+    is_timed = part.header.timestamp_type is TimestampType.APPEND
+    runner = services.replicas.find(part.topic.topic_id, part.partition)
+    return ProducedRow(
+        part.partition,
+        KafkaCode.NONE,
+        base_offset=-1 if receipt.base_offset is None else receipt.base_offset,
+        append_time_ms=receipt.append_time_ms if is_timed and receipt.append_time_ms else -1,
+        log_start_offset=-1 if runner is None else runner.log.log_start_offset,
+    )
+
+
+APIS = (
+    Api(
+        key=0,
+        name="Produce",
+        first=0,
+        last=11,
+        flexible_from=FLEXIBLE_FROM,
+        handle=_produce,
+        bytes_max=REQUEST_BYTES_MAX,
+        is_pipelined=True,
+    ),
+)

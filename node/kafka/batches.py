@@ -1,0 +1,103 @@
+"""Record batches between Kafka clients and the log.
+
+A Kafka client's batch is stored as it came, in a batch of Milena's. A fetch sends it with 16 new bytes before it.
+Batches that HTTP clients wrote are encoded for Kafka clients when they are fetched.
+
+A log has offsets without records: markers of transactions, aborted records, and what compaction removed. If records
+follow in the same response, clients pass over such a gap by themselves. A gap at the end is filled with a control
+batch, from which a client takes its next offset.
+"""
+
+import asyncio
+
+from milena.disk.files import Buffer
+from milena.model.batch import v2
+from milena.model.batch.decode import decode_columns, iterate_headers
+from milena.model.batch.header import CODEC_MASK, TRANSACTIONAL_BIT, BatchHeader
+from milena.model.batch.v2_checks import wrap_v2
+from milena.model.requests import FetchResult
+from node.metadata.topic_settings import stored_codec
+from raft_meta.machine.topics.configs import TopicSettings
+
+THREAD_BYTES = 256 << 10
+"""From this size on, a batch that must be unpacked or encoded is the work of a thread."""
+_ATTRIBUTES_POSITION = 22
+"""The second byte of a Kafka batch's attributes; its lowest three bits are the codec."""
+
+
+def is_transactional(records: memoryview) -> bool:
+    """Return whether a Kafka batch claims to be part of a transaction; its header in the log does not tell."""
+    return len(records) > _ATTRIBUTES_POSITION and bool(
+        records[_ATTRIBUTES_POSITION] & TRANSACTIONAL_BIT
+    )
+
+
+async def stored(
+    records: memoryview, settings: TopicSettings, *, now_ms: int
+) -> tuple[bytes, BatchHeader]:
+    """Check everything in a batch of a Kafka client; return the batch that stores it, and its header.
+
+    Raises:
+        CorruptBatchError, RequestTooLargeError, InvalidRecordError: as ``wrap_v2``.
+    """
+
+    def wrapped() -> tuple[bytes, BatchHeader]:
+        return wrap_v2(
+            records,
+            bytes_max=settings.max_message_bytes,
+            now_ms=now_ms,
+            timestamps=settings.timestamps,
+            timestamp_type=settings.timestamp_type,
+            needs_keys=settings.is_compacted,
+            codec=stored_codec(settings),
+        )
+
+    is_packed = len(records) > _ATTRIBUTES_POSITION and records[_ATTRIBUTES_POSITION] & CODEC_MASK
+    is_converted = stored_codec(settings) is not None
+    if len(records) >= THREAD_BYTES and (is_packed or is_converted):
+        return await asyncio.to_thread(wrapped)
+    return wrapped()
+
+
+async def sent(result: FetchResult) -> list[Buffer]:
+    """Return the batches of a fetch as Kafka batches, in pieces. Bytes that a Kafka client wrote are not copied."""
+    if not result.batches:
+        return []
+    if len(result.batches) >= THREAD_BYTES and not is_all_v2(result.batches):
+        return await asyncio.to_thread(pieces_of, result)
+    return pieces_of(result)
+
+
+def is_all_v2(batches: bytes) -> bool:
+    """Return whether Kafka clients wrote all batches with records, so that none must be encoded."""
+    return all(
+        header.is_v2 or header.is_control or not header.record_count
+        for _, header in iterate_headers(batches)
+    )
+
+
+def pieces_of(result: FetchResult) -> list[Buffer]:
+    """Return the batches of a fetch as Kafka batches, in pieces. Together they cover the offsets that were read."""
+    start, end = result.start_offset, result.readable_end
+    pieces: list[Buffer] = []
+    filled = covered = start
+    """The ends (exclusive) of the offsets with batches in ``pieces``, and of those that were read."""
+    for position, header in iterate_headers(result.batches):
+        if header.base_offset >= end:
+            break
+        if header.next_offset <= start:
+            continue
+        covered = min(header.next_offset, end)
+        if header.is_control or not header.record_count:
+            continue
+        if header.is_v2:
+            pieces += v2.kafka_batch(result.batches, header, position)
+        else:
+            pieces.append(v2.encode(header, decode_columns(result.batches, header, position)))
+        filled = covered
+    if filled < covered:
+        filler = v2.encode_filler(
+            base_offset=filled, last_offset=covered - 1, leader_epoch=max(0, result.leader_epoch)
+        )
+        pieces.append(filler)
+    return pieces

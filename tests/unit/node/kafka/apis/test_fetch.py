@@ -1,0 +1,289 @@
+"""Fetch: which records a client gets, when it gets them, and what it is told of the ends."""
+
+import asyncio
+import uuid
+from typing import Any
+
+import pytest
+
+from milena.model.requests import Acks
+from tests.support.clusters.kafka_clients import KafkaClient, client_of
+from tests.support.clusters.nodes import Cluster, cluster_of
+from tests.support.clusters.transacting import to, transact
+from tests.support.disk.kafka_batches import KafkaRecord, decoded, encoded, numbered
+from tests.support.time.virtual_time import LoopClock, settle, virtual
+
+VERSION = 11
+COMMITTED, UNCOMMITTED = 1, 0
+
+
+def batches(data: bytes) -> list[Any]:
+    """The Kafka batches in a response."""
+    found = []
+    while data:
+        size = int.from_bytes(data[8:12], "big") + 12
+        found.append(decoded(data[:size]))
+        data = data[size:]
+    return found
+
+
+def values(data: bytes) -> list[str]:
+    """The records that a client hands out: those of no control batch."""
+    return [
+        (record.value or b"").decode()
+        for batch in batches(data)
+        if not batch.attributes & 1 << 5
+        for record in batch.records
+    ]
+
+
+def position(data: bytes, start: int) -> int:
+    """The next offset of a client that read this."""
+    return max([start, *(b.base_offset + b.last_offset_delta + 1 for b in batches(data))])
+
+
+def request(*parts: tuple[str, int, int], version: int = VERSION, **more: Any) -> dict[str, Any]:
+    """Topic, partition and offset of each part."""
+    return {
+        "max_wait_ms": 0,
+        "min_bytes": 1,
+        "max_bytes": 1 << 20,
+        "isolation_level": COMMITTED,
+        "topics": [
+            {
+                "topic": topic,
+                "partitions": [
+                    {
+                        "partition": partition,
+                        "fetch_offset": offset,
+                        "partition_max_bytes": 1 << 20,
+                        "current_leader_epoch": -1,
+                    }
+                ],
+            }
+            for topic, partition, offset in parts
+        ],
+    } | more
+
+
+async def fetch(
+    client: KafkaClient, *parts: tuple[str, int, int], version: int = VERSION, **more: Any
+) -> list[Any]:
+    found = await client.call(1, version, **request(*parts, version=version, **more))
+    assert found.error_code == 0
+    return [part for topic in found.responses for part in topic.partitions]
+
+
+async def produce(client: KafkaClient, data: bytes, topic: str = "t") -> None:
+    found = await client.call(
+        0, 9, transactional_id=None, acks=-1, timeout_ms=1_000,
+        topic_data=[{"name": topic, "partition_data": [{"index": 0, "records": data}]}],
+    )  # fmt: skip
+    assert found.responses[0].partition_responses[0].error_code == 0
+
+
+def batch(*texts: str) -> bytes:
+    return encoded(numbered(*(KafkaRecord(text.encode()) for text in texts)))
+
+
+@pytest.mark.parametrize("version", range(4, 17))
+@virtual
+async def test_records_of_both_interfaces_are_read_in_order(version: int) -> None:
+    async with cluster_of() as cluster:
+        await cluster.create("t", (1, 2, 3))
+        client = client_of(cluster.nodes[1])
+        await produce(client, batch("a", "b"))
+        await cluster.nodes[2].write("t", "c")
+        await produce(client, batch("d"))
+        named: dict[str, Any] = {}
+        if version >= 13:
+            topic = cluster.image.topic("t")
+            assert topic is not None
+            named = request(("t", 0, 0))
+            named["topics"][0] = {
+                "topic_id": uuid.UUID(hex=topic.topic_id),
+                "partitions": named["topics"][0]["partitions"],
+            }
+        (part,) = await fetch(client, ("t", 0, 0), version=version, **named)
+        assert values(bytes(part.records)) == ["a", "b", "c", "d"]
+        assert (part.high_watermark, part.last_stable_offset) == (4, 4)
+        assert [b.base_offset for b in batches(bytes(part.records))] == [0, 2, 3]
+
+
+@virtual
+async def test_a_batch_of_a_kafka_client_keeps_its_bytes() -> None:
+    async with cluster_of(Cluster(node_ids=(1,))) as cluster:
+        await cluster.create("t", (1,))
+        client = client_of(cluster.nodes[1])
+        data = batch("a", "b")
+        await produce(client, data)
+        (part,) = await fetch(client, ("t", 0, 1))
+        assert bytes(part.records)[16:] == data[16:]
+
+
+@virtual
+async def test_what_cannot_be_read_has_the_code_of_kafka() -> None:
+    async with cluster_of() as cluster:
+        await cluster.create("t", (1, 2, 3))
+        await cluster.create("other", (2, 3, 1))
+        client = client_of(cluster.nodes[1])
+        await produce(client, batch("a"))
+        for code, part in (
+            (3, ("missing", 0, 0)),
+            (3, ("t", 1, 0)),
+            (6, ("other", 0, 0)),
+            (1, ("t", 0, -5)),
+            (1, ("t", 0, 9)),
+        ):
+            (found,) = await fetch(client, part, max_wait_ms=10_000)
+            assert (found.error_code, bytes(found.records)) == (code, b""), part
+        (moved,) = await fetch(client, ("other", 0, 0), version=12)
+        assert moved.error_code == 6
+        for epoch, code in ((0, 0), (1, 75)):
+            more = request(("t", 0, 0))
+            more["topics"][0]["partitions"][0]["current_leader_epoch"] = epoch
+            (found,) = await fetch(client, ("t", 0, 0), **more)
+            assert found.error_code == code
+        unknown = request(("t", 0, 0))
+        unknown["topics"][0] = {
+            "topic_id": uuid.UUID(int=7),
+            "partitions": unknown["topics"][0]["partitions"],
+        }
+        (found,) = await fetch(client, ("t", 0, 0), version=13, **unknown)
+        assert found.error_code == 100
+
+
+@virtual
+async def test_a_former_leader_epoch_is_fenced() -> None:
+    async with cluster_of() as cluster:
+        await cluster.create("t", (2, 3, 1))
+        await cluster.kill(2)
+        await cluster.until(lambda: cluster.is_led("t"))
+        leader = next(i for i in cluster.nodes if cluster.runner(i, "t").leader is not None)
+        more = request(("t", 0, 0))
+        more["topics"][0]["partitions"][0]["current_leader_epoch"] = 0
+        (found,) = await fetch(client_of(cluster.nodes[leader]), ("t", 0, 0), **more)
+        assert found.error_code == 74
+
+
+@virtual
+async def test_there_are_no_sessions() -> None:
+    async with cluster_of(Cluster(node_ids=(1,))) as cluster:
+        await cluster.create("t", (1,))
+        client = client_of(cluster.nodes[1])
+        found = await client.call(1, 7, **request(("t", 0, 0), session_id=5, session_epoch=1))
+        assert (found.error_code, found.session_id) == (70, 0)
+        found = await client.call(1, 7, **request(("t", 0, 0), session_id=0, session_epoch=0))
+        assert (found.error_code, found.session_id) == (0, 0)
+
+
+async def timed(asking: Any) -> tuple[Any, int]:
+    began_ms = LoopClock().now_ms()
+    found = await asking
+    return found, LoopClock().now_ms() - began_ms
+
+
+@virtual
+async def test_a_fetch_waits_at_the_ends_of_all_its_partitions() -> None:
+    async with cluster_of(Cluster(node_ids=(1,))) as cluster:
+        await cluster.create("t", (1,))
+        await cluster.create("u", (1,))
+        client, writer = client_of(cluster.nodes[1]), client_of(cluster.nodes[1])
+        parts = (("t", 0, 0), ("u", 0, 0))
+        found, took_ms = await timed(fetch(client, *parts, max_wait_ms=500))
+        assert [bytes(part.records) for part in found] == [b"", b""]
+        assert 500 <= took_ms < 600
+        asking = asyncio.create_task(timed(fetch(client, *parts, max_wait_ms=5_000)))
+        await LoopClock().sleep(100)
+        await produce(writer, batch("a"), "u")
+        found, took_ms = await asking
+        assert [values(bytes(part.records)) for part in found] == [[], ["a"]]
+        assert took_ms < 1_000
+        assert not any(
+            type(watcher).__name__ == "EndsWait"
+            for topic in ("t", "u")
+            for watcher in cluster.runner(1, topic).watchers
+        )
+
+
+@virtual
+async def test_a_fetch_waits_for_as_many_bytes_as_it_asks_for() -> None:
+    async with cluster_of(Cluster(node_ids=(1,))) as cluster:
+        await cluster.create("t", (1,))
+        client, writer = client_of(cluster.nodes[1]), client_of(cluster.nodes[1])
+        await produce(writer, batch("a"))
+        asking = asyncio.create_task(
+            timed(fetch(client, ("t", 0, 0), max_wait_ms=5_000, min_bytes=300))
+        )
+        for text in ("b", "c", "d", "e", "f"):
+            await LoopClock().sleep(100)
+            assert not asking.done()
+            await produce(writer, batch(text))
+            await settle()
+            if asking.done():
+                break
+        (part,), took_ms = await asking
+        assert 300 <= len(bytes(part.records)) < 500
+        assert took_ms < 1_000
+        (part,), took_ms = await timed(
+            fetch(client, ("t", 0, 0), max_wait_ms=700, min_bytes=100_000)
+        )
+        assert values(bytes(part.records))[0] == "a"
+        assert took_ms >= 700
+
+
+@virtual
+async def test_a_client_that_leaves_waits_for_nothing() -> None:
+    async with cluster_of(Cluster(node_ids=(1,))) as cluster:
+        await cluster.create("t", (1,))
+        client = client_of(cluster.nodes[1])
+        asking = asyncio.create_task(fetch(client, ("t", 0, 0), max_wait_ms=100_000))
+        await settle()
+        assert len(cluster.runner(1, "t").watchers) == 1
+        client.transport.abort()
+        await settle()
+        assert not cluster.runner(1, "t").watchers
+        asking.cancel()
+
+
+@virtual
+async def test_a_response_has_at_most_the_bytes_that_were_asked_for_and_one_batch_at_least() -> (
+    None
+):
+    async with cluster_of(Cluster(node_ids=(1,))) as cluster:
+        await cluster.create("t", (1,))
+        await cluster.create("u", (1,))
+        client = client_of(cluster.nodes[1])
+        for topic in ("t", "u"):
+            for text in ("a" * 1_000, "b" * 1_000):
+                await produce(client, batch(text), topic)
+        first, second = await fetch(client, ("t", 0, 0), ("u", 0, 0), max_bytes=1)
+        assert len(values(bytes(first.records))) == 1
+        assert bytes(second.records) == b""
+        assert second.high_watermark == 2
+        first, second = await fetch(client, ("t", 0, 0), ("u", 0, 0), max_bytes=2_400)
+        assert [len(values(bytes(p.records))) for p in (first, second)] == [2, 0]
+
+
+@virtual
+async def test_committed_readers_pass_over_markers_and_aborted_records() -> None:
+    async with cluster_of(Cluster(node_ids=(1,))) as cluster:
+        await cluster.create("t", (1,))
+        node = cluster.nodes[1]
+        await transact(cluster, 1, to("t", 0, "a", "b"))
+        client = client_of(node)
+        (part,) = await fetch(client, ("t", 0, 0))
+        data = bytes(part.records)
+        assert values(data) == ["a", "b"]
+        # The marker lies at offset 2: the position is behind it, or the client would ask for it again and again.
+        assert part.last_stable_offset == part.high_watermark == 3
+        assert position(data, 0) == 3
+        (behind,) = await fetch(client, ("t", 0, 2))
+        assert values(bytes(behind.records)) == []
+        assert position(bytes(behind.records), 2) == 3
+        await node.write("t", "c", acks=Acks.ALL)
+        (part,) = await fetch(client, ("t", 0, 0))
+        assert values(bytes(part.records)) == ["a", "b", "c"]
+        assert not any(b.attributes & 1 << 5 for b in batches(bytes(part.records)))
+        (part,) = await fetch(client, ("t", 0, 0), isolation_level=UNCOMMITTED)
+        assert values(bytes(part.records)) == ["a", "b", "c"]

@@ -1,0 +1,103 @@
+"""ListOffsets and OffsetForLeaderEpoch: the ends of a partition, and searches by time and by epoch."""
+
+from typing import Any
+
+import pytest
+
+from tests.support.clusters.kafka_clients import KafkaClient, client_of
+from tests.support.clusters.nodes import Cluster, cluster_of
+from tests.support.disk.kafka_batches import NOW_MS, KafkaRecord, encoded, numbered
+from tests.support.time.virtual_time import virtual
+
+
+async def offset(
+    client: KafkaClient, timestamp: int, *, version: int = 6, topic: str = "t", **more: Any
+) -> tuple[int, int, int]:
+    """Code, offset and timestamp."""
+    part = {"partition_index": 0, "timestamp": timestamp, "current_leader_epoch": -1} | more
+    found = await client.call(
+        2,
+        version,
+        replica_id=-1,
+        isolation_level=1,
+        topics=[{"name": topic, "partitions": [part]}],
+    )
+    ((row,),) = [one.partitions for one in found.topics]
+    return row.error_code, row.offset, row.timestamp
+
+
+async def produce(client: KafkaClient, *times: int) -> None:
+    data = encoded(numbered(*(KafkaRecord(b"v", time=time) for time in times)))
+    found = await client.call(
+        0, 9, transactional_id=None, acks=-1, timeout_ms=1_000,
+        topic_data=[{"name": "t", "partition_data": [{"index": 0, "records": data}]}],
+    )  # fmt: skip
+    assert found.responses[0].partition_responses[0].error_code == 0
+
+
+@pytest.mark.parametrize("version", range(1, 7))
+@virtual
+async def test_ends_and_times(version: int) -> None:
+    async with cluster_of() as cluster:
+        await cluster.create("t", (1, 2, 3))
+        client = client_of(cluster.nodes[1])
+        assert await offset(client, -1, version=version) == (0, 0, -1)
+        await produce(client, 0, 10)
+        await produce(client, 20)
+        for timestamp, expected in (
+            (-2, (0, 0, -1)),
+            (-1, (0, 3, -1)),
+            (0, (0, 0, NOW_MS)),
+            (NOW_MS + 5, (0, 1, NOW_MS + 10)),
+            (NOW_MS + 20, (0, 2, NOW_MS + 20)),
+            (NOW_MS + 21, (0, -1, -1)),
+        ):
+            assert await offset(client, timestamp, version=version) == expected
+
+
+@virtual
+async def test_only_the_leader_answers_and_it_knows_its_epoch() -> None:
+    async with cluster_of() as cluster:
+        await cluster.create("t", (1, 2, 3))
+        assert (await offset(client_of(cluster.nodes[2]), -1))[0] == 6
+        client = client_of(cluster.nodes[1])
+        assert (await offset(client, -1, topic="missing"))[0] == 3
+        assert (await offset(client, -1, partition_index=4))[0] == 3
+        assert (await offset(client, -1, current_leader_epoch=3))[0] == 75
+        assert cluster.nodes[1].counts.kafka.requests["ListOffsets", 75] == 1
+
+
+async def epoch_end(
+    client: KafkaClient, epoch: int, *, current: int = -1, version: int = 4
+) -> tuple[int, int, int]:
+    part = {"partition": 0, "leader_epoch": epoch, "current_leader_epoch": current}
+    found = await client.call(
+        23, version, replica_id=-1, topics=[{"topic": "t", "partitions": [part]}]
+    )
+    ((row,),) = [one.partitions for one in found.topics]
+    return row.error_code, row.leader_epoch, row.end_offset
+
+
+@pytest.mark.parametrize("version", [2, 3, 4])
+@virtual
+async def test_where_an_epoch_ended(version: int) -> None:
+    async with cluster_of() as cluster:
+        await cluster.create("t", (2, 3, 1))
+        await produce(client_of(cluster.nodes[2]), 0, 1)
+        await cluster.kill(2)
+        await cluster.until(lambda: cluster.is_led("t"))
+        leader = next(i for i in cluster.nodes if cluster.runner(i, "t").leader is not None)
+        client = client_of(cluster.nodes[leader])
+        await produce(client, 2)
+        now = cluster.runner(leader, "t").leader_epoch
+        assert now > 0
+        assert await epoch_end(client, 0, version=version) == (0, 0, 2)
+        assert await epoch_end(client, now, version=version) == (0, now, 3)
+        assert (await epoch_end(client, now, current=0, version=version))[0] == 74
+
+
+@virtual
+async def test_an_epoch_that_never_was_has_no_end() -> None:
+    async with cluster_of(Cluster(node_ids=(1,))) as cluster:
+        await cluster.create("t", (1,))
+        assert await epoch_end(client_of(cluster.nodes[1]), 0) == (0, -1, -1)

@@ -1,0 +1,135 @@
+"""Batches of the log as Kafka clients get them: all records, and no offset that is left behind."""
+
+import pytest
+
+from milena.model.batch import encode
+from milena.model.batch.header import Marker, decode_header
+from milena.model.batch.v2_checks import wrap_v2
+from milena.model.columns import RecordColumns
+from milena.model.errors import CorruptBatchError
+from milena.model.requests import FetchResult
+from milena.model.types import TimestampType
+from node.kafka import batches
+from tests.support.clusters.runners import settings
+from tests.support.disk.kafka_batches import NOW_MS, KafkaRecord, decoded, encoded, numbered
+from tests.support.time.virtual_time import virtual
+
+APPENDED_MS = NOW_MS + 5_000
+
+
+def at(offset: int, batch: bytes) -> bytes:
+    """The batch as a leader stored it."""
+    stamp = encode.stamp_batch(
+        batch, base_offset=offset, leader_epoch=3, append_time_ms=APPENDED_MS
+    )
+    return stamp + batch[len(stamp) :]
+
+
+def kafka(*values: str) -> bytes:
+    return encoded(numbered(*(KafkaRecord(value.encode()) for value in values)))
+
+
+def from_kafka(offset: int, *values: str, **options: TimestampType) -> bytes:
+    return at(offset, wrap_v2(kafka(*values), bytes_max=10**6, now_ms=NOW_MS, **options)[0])
+
+
+def from_http(offset: int, *values: str) -> bytes:
+    columns = RecordColumns(None, None, None, [value.encode() for value in values], None)
+    return at(offset, encode.encode_batch(columns, base_timestamp_ms=NOW_MS))
+
+
+def marker(offset: int) -> bytes:
+    ended = Marker(is_commit=True, first_offset=0, end_offset=offset, extents=())
+    return at(
+        offset, encode.encode_marker(ended, producer_id=1, producer_epoch=0, timestamp_ms=NOW_MS)
+    )
+
+
+def result(data: bytes, start: int, end: int) -> FetchResult:
+    return FetchResult(
+        start_offset=start, high_watermark=end, log_start_offset=0, leader_epoch=3, batches=data
+    )
+
+
+def read(found: FetchResult) -> list[tuple[int, int, list[str]]]:
+    """First and last offset of each batch, and its records; a control batch has none."""
+    data, rows = b"".join(batches.pieces_of(found)), []
+    while data:
+        size = int.from_bytes(data[8:12], "big") + 12
+        batch = decoded(data[:size])
+        is_control = bool(batch.attributes & 1 << 5)
+        values = [] if is_control else [(row.value or b"").decode() for row in batch.records]
+        rows.append((batch.base_offset, batch.base_offset + batch.last_offset_delta, values))
+        data = data[size:]
+    return rows
+
+
+def test_batches_of_both_interfaces_are_sent_in_order() -> None:
+    data = from_kafka(0, "a", "b") + from_http(2, "c") + from_kafka(3, "d")
+    assert read(result(data, 0, 4)) == [(0, 1, ["a", "b"]), (2, 2, ["c"]), (3, 3, ["d"])]
+
+
+def test_what_a_kafka_client_wrote_is_a_view() -> None:
+    data = from_kafka(0, "a")
+    found = result(data, 0, 1)
+    lead, view = batches.pieces_of(found)
+    assert len(lead) == 16
+    assert isinstance(view, memoryview)
+    assert view.obj is found.batches
+    assert bytes(view) == kafka("a")[16:]
+
+
+def test_a_batch_is_sent_whole_if_the_fetch_starts_within_it() -> None:
+    assert read(result(from_kafka(0, "a", "b"), 1, 2)) == [(0, 1, ["a", "b"])]
+
+
+def test_a_gap_before_records_is_left_out_and_one_at_the_end_is_filled() -> None:
+    data = marker(0) + from_http(1, "a") + marker(2) + from_kafka(3, "b") + marker(4) + marker(5)
+    assert read(result(data, 0, 6)) == [(1, 1, ["a"]), (3, 3, ["b"]), (4, 5, [])]
+
+
+def test_batches_without_records_alone_are_one_filler() -> None:
+    data = marker(5) + marker(6) + marker(7)
+    assert read(result(data, 6, 8)) == [(6, 7, [])]
+
+
+def test_what_lies_beyond_the_end_is_not_sent() -> None:
+    data = from_kafka(0, "a") + marker(1) + from_kafka(2, "b")
+    assert read(result(data, 0, 2)) == [(0, 0, ["a"]), (1, 1, [])]
+    assert read(result(b"", 4, 4)) == []
+
+
+def test_the_leaders_time_is_sent_where_the_topic_has_it() -> None:
+    stored = from_kafka(0, "a", timestamp_type=TimestampType.APPEND)
+    batch = decoded(b"".join(batches.pieces_of(result(stored, 0, 1))))
+    assert batch.attributes & 1 << 3
+    assert batch.max_time == APPENDED_MS
+
+
+def test_whether_a_batch_is_of_a_transaction_is_seen_before_it_is_stored() -> None:
+    assert batches.is_transactional(memoryview(encoded([KafkaRecord()], attributes=1 << 4)))
+    assert not batches.is_transactional(memoryview(kafka("a")))
+    assert not batches.is_transactional(memoryview(b"short"))
+
+
+@virtual
+async def test_large_batches_are_the_work_of_a_thread_with_the_same_result() -> None:
+    large = from_http(0, *("x" * 1_000 for _ in range(400)))
+    assert len(large) > batches.THREAD_BYTES
+    assert not batches.is_all_v2(large)
+    assert batches.is_all_v2(from_kafka(0, "a") + marker(1))
+    found = result(large, 0, 400)
+    assert await batches.sent(found) == batches.pieces_of(found)
+    assert await batches.sent(result(b"", 0, 0)) == []
+
+
+@pytest.mark.parametrize("codec", range(5))
+@virtual
+async def test_a_batch_is_stored_with_its_codec_or_that_of_the_topic(codec: int) -> None:
+    data = memoryview(encoded([KafkaRecord(b"v" * 300_000)], attributes=codec))
+    stored, header = await batches.stored(data, settings(), now_ms=NOW_MS)
+    assert header.codec == decode_header(stored).codec == codec
+    _, converted = await batches.stored(data, settings(compression_type="lz4"), now_ms=NOW_MS)
+    assert converted.codec == 3
+    with pytest.raises(CorruptBatchError):
+        await batches.stored(data[:-1], settings(), now_ms=NOW_MS)
