@@ -3,7 +3,7 @@
 import asyncio
 import json
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from http_api.ports.node import NewTopic, ProducerState
@@ -218,8 +218,18 @@ class AdminService:
             )
         return placement.place(image, count, factor, self._rng)
 
-    async def add_partitions(self, name: str, partition_count: int) -> Topic:
-        """Grow a topic to ``partition_count`` partitions; do nothing if it has that many already."""
+    async def add_partitions(
+        self,
+        name: str,
+        partition_count: int,
+        *,
+        replicas: Sequence[Sequence[int]] | None = None,
+        is_validate_only: bool = False,
+    ) -> Topic:
+        """Grow a topic to ``partition_count`` partitions, or only check that; do nothing if it has that many already.
+
+        ``replicas``: the brokers of each partition that is added, preferred leader first; None: this node chooses them.
+        """
         for _ in range(GROWTH_TRIES_MAX):
             image = await self.current_image()
             topic = image.topic(name)
@@ -227,7 +237,9 @@ class AdminService:
                 raise TopicNotFoundError(f"topic {name!r} does not exist")
             if topic.partition_count == partition_count:
                 return topic
-            command = self._growth(topic, partition_count, image)
+            command = self._growth(topic, partition_count, image, replicas)
+            if is_validate_only:
+                return topic
             try:
                 await self._propose(command, f"add partitions to {name}")
             except StaleVersionError:
@@ -237,7 +249,13 @@ class AdminService:
             f"others keep adding partitions to topic {name!r}; nothing was changed, look again"
         )
 
-    def _growth(self, topic: Topic, partition_count: int, image: Image) -> AddPartitions:
+    def _growth(
+        self,
+        topic: Topic,
+        partition_count: int,
+        image: Image,
+        replicas: Sequence[Sequence[int]] | None,
+    ) -> AddPartitions:
         if partition_count < topic.partition_count:
             raise InvalidReplicationError(
                 f"topic {topic.name!r} has {topic.partition_count} partitions, which cannot become fewer: "
@@ -247,7 +265,10 @@ class AdminService:
             raise InvalidReplicationError(
                 f"a topic has at most {PARTITIONS_MAX} partitions, not {partition_count}"
             )
-        layout = placement.place_more(image, topic, partition_count, self._rng)
+        if replicas is None:
+            layout = placement.place_more(image, topic, partition_count, self._rng)
+        else:
+            layout = _explicit_growth(topic, partition_count, image, replicas)
         bounds.check_new_replicas(image, layout)
         return AddPartitions(
             topic_id=topic.topic_id, partition_count=topic.partition_count, placement=layout
@@ -326,23 +347,48 @@ class AdminService:
 
 
 def _explicit_placement(
-    assignments: Mapping[int, object], image: Image
+    assignments: Mapping[int, Sequence[int]], image: Image
 ) -> tuple[tuple[int, ...], ...]:
     if sorted(assignments) != list(range(len(assignments))):
         raise InvalidReplicationError(
             "replicas_assignments must name the partitions 0, 1, 2, ... without a gap"
         )
-    layout = []
-    for partition in range(len(assignments)):
-        replicas = assignments[partition]
-        assert isinstance(replicas, list | tuple)
-        unknown = [b for b in replicas if b not in image.brokers]
-        if unknown or not replicas or len(set(replicas)) != len(replicas):
-            raise InvalidReplicationError(
-                f"replicas_assignments of partition {partition}: {list(replicas)} must be distinct ids of "
-                f"registered nodes, which are {sorted(image.brokers)}"
-            )
-        layout.append(tuple(replicas))
+    layout = tuple(
+        _explicit_replicas(partition, assignments[partition], image)
+        for partition in range(len(assignments))
+    )
     if len({len(replicas) for replicas in layout}) != 1:
         raise InvalidReplicationError("every partition must have the same number of replicas")
-    return tuple(layout)
+    return layout
+
+
+def _explicit_growth(
+    topic: Topic, partition_count: int, image: Image, assignments: Sequence[Sequence[int]]
+) -> tuple[tuple[int, ...], ...]:
+    first = topic.partition_count
+    if len(assignments) != partition_count - first:
+        raise InvalidReplicationError(
+            f"the assignments place {len(assignments)} new partitions, but topic {topic.name!r} grows from {first} "
+            f"partitions to {partition_count}: give one list of nodes for each new partition"
+        )
+    layout = tuple(
+        _explicit_replicas(partition, replicas, image)
+        for partition, replicas in enumerate(assignments, first)
+    )
+    for partition, replicas in enumerate(layout, first):
+        if len(replicas) != topic.replication_factor:
+            raise InvalidReplicationError(
+                f"partition {partition} of topic {topic.name!r} must have {topic.replication_factor} replicas, as the "
+                f"topic's other partitions, not {len(replicas)}"
+            )
+    return layout
+
+
+def _explicit_replicas(partition: int, replicas: Sequence[int], image: Image) -> tuple[int, ...]:
+    unknown = [b for b in replicas if b not in image.brokers]
+    if unknown or not replicas or len(set(replicas)) != len(replicas):
+        raise InvalidReplicationError(
+            f"replicas_assignments of partition {partition}: {list(replicas)} must be distinct ids of "
+            f"registered nodes, which are {sorted(image.brokers)}"
+        )
+    return tuple(replicas)

@@ -188,6 +188,43 @@ class TestGrow:
             assert len(cluster.log.commands) == count
 
     @virtual
+    async def test_the_brokers_of_new_partitions_may_be_named(self) -> None:
+        async with cluster_of() as cluster:
+            admin = cluster.nodes[1].admin
+            topic = await admin.create_topic(new("t", replication_factor=2))
+            await admin.add_partitions("t", 3, replicas=[[3, 1], [2, 3]])
+            placed = [cluster.image.partitions[topic.topic_id, p].replicas for p in (1, 2)]
+            assert placed == [(3, 1), (2, 3)]
+            count = len(cluster.log.commands)
+            for replicas, reason in (
+                (
+                    [[1, 2], [2, 3]],
+                    "places? 2 new partitions, but topic 't' grows from 3 partitions to 4",
+                ),
+                ([], "places? 0 new partitions"),
+                ([[1, 9]], "must be distinct ids"),
+                ([[1, 1]], "must be distinct ids"),
+                ([[]], "must be distinct ids"),
+                ([[1]], "must have 2 replicas"),
+                ([[1, 2, 3]], "must have 2 replicas"),
+            ):
+                with pytest.raises(InvalidReplicationError, match=reason):
+                    await admin.add_partitions("t", 4, replicas=replicas)
+            assert len(cluster.log.commands) == count
+
+    @virtual
+    async def test_growth_may_be_checked_without_a_change(self) -> None:
+        async with cluster_of() as cluster:
+            admin = cluster.nodes[1].admin
+            await admin.create_topic(new("t"))
+            count = len(cluster.log.commands)
+            await admin.add_partitions("t", 3, is_validate_only=True)
+            await admin.add_partitions("t", 2, replicas=[[1, 2, 3]], is_validate_only=True)
+            with pytest.raises(InvalidReplicationError):
+                await admin.add_partitions("t", 10_001, is_validate_only=True)
+            assert len(cluster.log.commands) == count
+
+    @virtual
     async def test_who_is_overtaken_looks_again(self) -> None:
         async with cluster_of(Cluster(network_ms=lambda rng: 5.0)) as cluster:
             await cluster.nodes[1].admin.create_topic(new("t"))
