@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from operator import attrgetter
 
 from immutables import Map
 
@@ -297,6 +298,34 @@ _KEYS = (
 KEYS = Map({key.name: key for key in _KEYS})
 """Every topic config, by name."""
 
+BROKER_NAMES = Map(
+    {
+        CLEANUP_POLICY: "log.cleanup.policy",
+        COMPRESSION_TYPE: "compression.type",
+        DELETE_RETENTION_MS: "log.cleaner.delete.retention.ms",
+        FLUSH_MESSAGES: "log.flush.interval.messages",
+        FLUSH_MS: "log.flush.interval.ms",
+        INDEX_INTERVAL_BYTES: "log.index.interval.bytes",
+        MAX_COMPACTION_LAG_MS: "log.cleaner.max.compaction.lag.ms",
+        MAX_MESSAGE_BYTES: "message.max.bytes",
+        MESSAGE_TIMESTAMP_AFTER: "log.message.timestamp.after.max.ms",
+        MESSAGE_TIMESTAMP_BEFORE: "log.message.timestamp.before.max.ms",
+        MESSAGE_TIMESTAMP_TYPE: "log.message.timestamp.type",
+        MIN_CLEANABLE_DIRTY_RATIO: "log.cleaner.min.cleanable.ratio",
+        MIN_COMPACTION_LAG_MS: "log.cleaner.min.compaction.lag.ms",
+        MIN_INSYNC_REPLICAS: "min.insync.replicas",
+        RETENTION_BYTES: "log.retention.bytes",
+        RETENTION_MS: "log.retention.ms",
+        SEGMENT_BYTES: "log.segment.bytes",
+        SEGMENT_MS: "log.roll.ms",
+        UNCLEAN_ELECTION: "unclean.leader.election.enable",
+    }
+)
+"""Topic config → the broker config that has its default in Kafka. Source: "Server Default Property" in Kafka's
+documentation of topic configs."""
+BROKER_REPLICATION_FACTOR = 3
+"""The replicas that the defaults of brokers are for. The default of ``min.insync.replicas`` depends on the number."""
+
 _LATER = {
     DELETE_RETENTION_MS,
     MAX_COMPACTION_LAG_MS,
@@ -428,6 +457,25 @@ def effective(topic: Topic) -> dict[str, ConfigValue]:
 def defaults(replication_factor: int) -> Map[str, str]:
     """Return the default of every config, by name."""
     return Map({key.name: key.default(replication_factor) for key in _KEYS})
+
+
+def broker_configs() -> dict[str, ConfigValue]:
+    """Return the defaults of topic configs as configs of a broker, in order of names. They cannot be changed."""
+    values = []
+    for topic_name, name in BROKER_NAMES.items():
+        key = KEYS[topic_name]
+        default = key.default(BROKER_REPLICATION_FACTOR)
+        values.append(
+            ConfigValue(
+                name=name,
+                value=default,
+                default=default,
+                is_default=True,
+                kind=key.kind,
+                doc=f"Default of the topic config `{topic_name}`. {key.doc}",
+            )
+        )
+    return {value.name: value for value in sorted(values, key=attrgetter("name"))}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -249,3 +249,15 @@ def test_a_cluster_of_the_first_level_answers_as_its_oldest_nodes_do(
     with pytest.raises(InvalidConfigError, match=sentence):
         configs.alter(Map(), [(name, text)], 3, level=1)
     assert configs.validate([(name, text)], 3)
+
+
+def test_every_topic_config_has_a_broker_config_with_its_default() -> None:
+    found = configs.broker_configs()
+    assert set(configs.BROKER_NAMES) == set(configs.KEYS)
+    assert list(found) == sorted(found)
+    assert len(found) == len(configs.KEYS)
+    assert found["log.retention.ms"].value == "604800000"
+    assert found["min.insync.replicas"].value == "2"
+    assert found["message.max.bytes"].doc.startswith(
+        "Default of the topic config `max.message.bytes`. "
+    )
