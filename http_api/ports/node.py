@@ -301,6 +301,8 @@ class ReassignmentRequest:
 
     ``throttle_bytes_per_s`` bounds the bytes that each leader's node sends to new replicas; 0: the node's option.
     ``max_concurrent``: partitions that move at a time; 0: all of them.
+    ``is_each_alone``: a named partition that cannot move has an error in its row, and the others move. Otherwise it
+    refuses the request.
     """
 
     partitions: tuple[ReplicaTarget, ...] = ()
@@ -308,11 +310,15 @@ class ReassignmentRequest:
     throttle_bytes_per_s: int = 0
     max_concurrent: int = 0
     is_dry_run: bool = False
+    is_each_alone: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedReassignment:
-    """One partition's part of a request. ``before``: its replicas, or those that it is moving to already."""
+    """One partition's part of a request. ``before``: its replicas, or those that it is moving to already.
+
+    ``topic_id`` is empty if there is no such topic.
+    """
 
     topic: str
     topic_id: str

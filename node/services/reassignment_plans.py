@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from http_api.ports.node import (
     AddedReplica,
@@ -36,7 +37,7 @@ def plan(image: Image, request: ReassignmentRequest) -> list[PlannedReassignment
         TooManyReplicasError: a broker would hold too many replicas.
     """
     if request.partitions:
-        planned = _explicit(image, request.partitions)
+        planned = _explicit(image, request.partitions, is_each_alone=request.is_each_alone)
     else:
         drain = request.drain
         moves = plan_rebalance(image) if drain is None else plan_drain(image, drain)
@@ -94,33 +95,51 @@ def _partition(image: Image, name: str, partition: int) -> Partition:
     return state
 
 
-def _explicit(image: Image, targets: Sequence[ReplicaTarget]) -> list[PlannedReassignment]:
-    """Plan moves that a client names partition by partition.
+def _explicit(
+    image: Image, targets: Sequence[ReplicaTarget], *, is_each_alone: bool
+) -> list[PlannedReassignment]:
+    """Plan moves that a client names partition by partition. ``is_each_alone``: errors are in the rows.
 
     Raises:
         TopicNotFoundError, PartitionNotFoundError: the request names one that does not exist.
         InvalidReplicationError: the replicas of a partition are not possible, or a partition is named twice.
     """
-    planned: dict[PartitionKey, PlannedReassignment] = {}
+    planned: list[PlannedReassignment] = []
+    seen: set[tuple[str, int]] = set()
     for target in targets:
-        state = _partition(image, target.topic, target.partition)
-        topic = image.topics[image.topic_ids[target.topic]]
         row = PlannedReassignment(
-            topic=topic.name,
-            topic_id=topic.topic_id,
+            topic=target.topic,
+            topic_id=image.topic_ids.get(target.topic, ""),
             partition=target.partition,
-            before=state.settled,
-            after=state.settled if target.replicas is None else target.replicas,
+            before=(),
+            after=() if target.replicas is None else target.replicas,
             is_cancelled=target.replicas is None,
         )
-        if row.key in planned:
-            raise InvalidReplicationError(
-                f"partition {target.partition} of {topic.name} comes twice"
-            )
-        if target.replicas is not None:
-            reassignments.check_target(image, topic, target.partition, target.replicas)
-        planned[row.key] = row
-    return list(planned.values())
+        try:
+            planned.append(_checked(image, row, seen))
+        except MilenaError as error:
+            if not is_each_alone:
+                raise
+            planned.append(row.refused(error))
+    return planned
+
+
+def _checked(
+    image: Image, row: PlannedReassignment, seen: set[tuple[str, int]]
+) -> PlannedReassignment:
+    """Return the row of a named partition with its present replicas. ``seen``: the partitions before it.
+
+    Raises:
+        TopicNotFoundError, PartitionNotFoundError, InvalidReplicationError: it cannot move.
+    """
+    settled = _partition(image, row.topic, row.partition).settled
+    if row.key in seen:
+        raise InvalidReplicationError(f"partition {row.partition} of {row.topic} comes twice")
+    seen.add(row.key)
+    if row.is_cancelled:
+        return replace(row, before=settled, after=settled)
+    reassignments.check_target(image, image.topics[row.topic_id], row.partition, row.after)
+    return replace(row, before=settled)
 
 
 def _check_bounds(image: Image, planned: Iterable[PlannedReassignment]) -> None:
@@ -129,7 +148,9 @@ def _check_bounds(image: Image, planned: Iterable[PlannedReassignment]) -> None:
     Raises:
         TooManyReplicasError: the message names the broker.
     """
-    added = Counter(b for row in planned for b in row.after if b not in row.before)
+    added = Counter(
+        b for row in planned if row.error is None for b in row.after if b not in row.before
+    )
     held = Counter(b for state in image.partitions.values() for b in state.replicas if b in added)
     for broker_id in sorted(added):
         total = held[broker_id] + added[broker_id]

@@ -73,12 +73,17 @@ class ReassignmentService:
         planned = await asyncio.get_running_loop().run_in_executor(self._pool, plan, image, request)
         if request.is_dry_run:
             return planned
-        moves = [row for row in planned if not row.is_cancelled]
+        possible = [row for row in planned if row.error is None]
+        moves = [row for row in possible if not row.is_cancelled]
         answers = {row.key: row for row in await self._move(moves, request)}
-        cancels = [row.key for row in planned if row.is_cancelled]
+        cancels = [row.key for row in possible if row.is_cancelled]
         answers |= {row.key: row for row in await self._cancel(cancels)}
         gone = PartitionNotFoundError("the topic was deleted meanwhile")
-        return _raised_if_nothing([answers.get(row.key) or row.refused(gone) for row in planned])
+        rows = [
+            row if row.error is not None else answers.get(row.key) or row.refused(gone)
+            for row in planned
+        ]
+        return rows if request.is_each_alone else _raised_if_nothing(rows)
 
     async def _move(
         self, rows: Sequence[PlannedReassignment], request: ReassignmentRequest

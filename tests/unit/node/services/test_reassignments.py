@@ -371,11 +371,49 @@ class TestRequests:
                     await cluster.any.reassignments.reassign(wrong)
             assert state_of(cluster).moving is None
 
+    @virtual
+    async def test_each_partition_may_be_refused_by_itself(self) -> None:
+        async with cluster_of(Cluster(FIVE)) as cluster:
+            await cluster.create("t", (1, 2, 3), (1, 2, 3), (1, 2, 3))
+            wishes: list[tuple[str, int, tuple[int, ...] | None]] = [
+                ("u", 0, (1, 2, 3)),
+                ("t", 0, (4, 5, 1)),
+                ("t", 9, (4, 5, 1)),
+                ("t", 0, (1, 2, 3)),
+                ("t", 1, (1, 9, 3)),
+                ("t", 2, None),
+            ]
+            request = ReassignmentRequest(
+                partitions=tuple(
+                    ReplicaTarget(topic=t, partition=p, replicas=r) for t, p, r in wishes
+                ),
+                is_each_alone=True,
+            )
+            rows = await cluster.any.reassignments.reassign(request)
+            assert [(row.topic, row.partition) for row in rows] == [(t, p) for t, p, _ in wishes]
+            assert [None if row.error is None else type(row.error) for row in rows] == [
+                TopicNotFoundError,
+                None,
+                PartitionNotFoundError,
+                InvalidReplicationError,
+                InvalidReplicationError,
+                StaleVersionError,
+            ]
+            await cluster.until(has_arrived(cluster, 4, 5, 1))
+
+    @virtual
+    async def test_a_request_of_which_nothing_is_possible_has_its_errors_in_rows(self) -> None:
+        async with cluster_of() as cluster:
+            target = ReplicaTarget(topic="u", partition=0, replicas=(1,))
+            request = ReassignmentRequest(partitions=(target,), is_each_alone=True)
+            (row,) = await cluster.any.reassignments.reassign(request)
+            assert (row.topic_id, type(row.error)) == ("", TopicNotFoundError)
+
 
 class TestCancelling:
     async def _stuck(self, cluster: Cluster) -> None:
         """A move to 3-5 that cannot end: 5 does not reach the leader."""
-        await cluster.create("t", (1, 2, 3), (1, 2, 3))
+        await cluster.create("t", (1, 2, 3), (1, 2, 3), (1, 2, 3))
         await cluster.nodes[1].write("t", "a")
         cluster.network.cut(5, 1)
         await move(cluster, 3, 4, 5)
