@@ -10,7 +10,7 @@ the version does not have are left out.
 
 from collections.abc import Mapping
 from types import ModuleType
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from kafka.protocol import admin, consumer, metadata, producer, sasl
 from kafka.protocol.api_message import ApiMessage
@@ -61,7 +61,59 @@ def decode(key: int, version: int, reader: WireReader) -> Message:
     # The library ignores what follows.
     if end != len(data):
         raise MalformedFrameError(f"{kind.__name__}: {len(data) - end} bytes follow the message")
+    _check_nulls(kind, version, message)
     return message
+
+
+class _FieldRule(NamedTuple):
+    """A field of a structure. ``kind``: the class of the structures in it; None: it has none."""
+
+    name: str
+    is_nullable: bool
+    is_array: bool
+    kind: type[Message] | None
+
+
+_RULES: dict[tuple[object, int], tuple[_FieldRule, ...]] = {}
+"""The fields of each structure that was decoded, by class and version."""
+
+
+def _rules(kind: type[Message], version: int) -> tuple[_FieldRule, ...]:
+    rules = _RULES.get((kind, version))
+    if rules is None:
+        rules = _RULES[kind, version] = _new_rules(kind, version)
+    return rules
+
+
+def _new_rules(kind: type[Message], version: int) -> tuple[_FieldRule, ...]:
+    return tuple(
+        _FieldRule(
+            name,
+            field.nullable_for_version_q(version),
+            field.is_array(),
+            field.data_class if field.is_struct() or field.is_struct_array() else None,
+        )
+        for name, field in kind.fields.items()
+        if field.for_version_q(version)
+    )
+
+
+def _check_nulls(kind: type[Message], version: int, message: Message) -> None:
+    """Refuse a null that the definitions do not allow. The library takes one everywhere.
+
+    Raises:
+        MalformedFrameError: the message has such a null.
+    """
+    for rule in _rules(kind, version):
+        value = getattr(message, rule.name)
+        if value is None:
+            if not rule.is_nullable:
+                raise MalformedFrameError(f"{kind.__name__}: {rule.name} is null")
+        elif rule.kind is not None:
+            for inner in value if rule.is_array else (value,):
+                _check_nulls(rule.kind, version, inner)
+        elif rule.is_array and None in value:
+            raise MalformedFrameError(f"{kind.__name__}: {rule.name} has a null")
 
 
 def encode(key: int, version: int, fields: Fields) -> bytes:

@@ -1,6 +1,7 @@
 """Messages by kafka-python's schemas: hostile bytes are malformed frames, and nested structures come from mappings."""
 
 import random
+from typing import Any
 
 import pytest
 from kafka.protocol.consumer import ListOffsetsResponse
@@ -59,3 +60,32 @@ def test_hostile_bytes_are_malformed() -> None:
 
 def test_the_first_flexible_versions_are_known() -> None:
     assert [cold.flexible_from(key) for key in (2, 3, 18, 22, 23)] == [6, 9, 3, 2, 4]
+
+
+@pytest.mark.parametrize(
+    ("key", "version", "fields"),
+    [
+        (19, 2, {"topics": None}),
+        (19, 7, {"topics": None}),
+        (19, 2, {"topics": [{"name": None}]}),
+        (19, 7, {"topics": [{"name": "t", "configs": None}]}),
+        (19, 7, {"topics": [{"name": "t", "assignments": [{"broker_ids": None}]}]}),
+        (20, 1, {"topic_names": [None]}),
+        (20, 5, {"topic_names": ["t", None]}),
+        (32, 4, {"resources": [{"resource_name": None}]}),
+    ],
+)
+def test_a_null_where_the_definition_has_none_is_malformed(
+    key: int, version: int, fields: dict[str, Any]
+) -> None:
+    with pytest.raises(MalformedFrameError, match="null"):
+        decode(key, version, cold.encode_request(key, version, fields))
+
+
+def test_a_null_that_the_definition_allows_is_none() -> None:
+    fields = {"topics": [{"name": "t", "count": 2, "assignments": None}], "timeout_ms": 1}
+    (topic,) = decode(37, 3, cold.encode_request(37, 3, fields)).topics
+    assert topic.assignments is None
+    fields = {"resources": [{"resource_type": 2, "resource_name": "", "configuration_keys": None}]}
+    (resource,) = decode(32, 4, cold.encode_request(32, 4, fields)).resources
+    assert (resource.resource_name, resource.configuration_keys) == ("", None)
