@@ -89,7 +89,8 @@ def _new_rules(kind: type[Message], version: int) -> tuple[_FieldRule, ...]:
     return tuple(
         _FieldRule(
             name,
-            field.nullable_for_version_q(version),
+            # The library decodes the zero id as None.
+            field.nullable_for_version_q(version) or field.type_str == "uuid",
             field.is_array(),
             field.data_class if field.is_struct() or field.is_struct_array() else None,
         )
@@ -136,6 +137,8 @@ def _built(kind: type[Message], fields: Fields, version: int) -> Message:
             continue
         if value is None or not (field.is_struct() or field.is_struct_array()):
             values[name] = value
+        elif not field.for_version_q(version):
+            continue  # the library has no class for a structure that the version lacks
         elif field.is_struct():
             values[name] = _built(field.data_class, value, version)
         else:

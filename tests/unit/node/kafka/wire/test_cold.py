@@ -1,9 +1,11 @@
 """Messages by kafka-python's schemas: hostile bytes are malformed frames, and nested structures come from mappings."""
 
 import random
+import uuid
 from typing import Any
 
 import pytest
+from kafka.protocol.admin import CreateTopicsResponse
 from kafka.protocol.consumer import ListOffsetsResponse
 
 from node.kafka.wire import cold
@@ -36,6 +38,15 @@ def test_a_response_is_made_from_mappings(version: int) -> None:
     (topic,) = ListOffsetsResponse.decode(data, version=version).topics
     (row,) = topic.partitions
     assert (topic.name, row.partition_index, row.error_code, row.offset) == ("t", 1, 3, 9)
+
+
+@pytest.mark.parametrize("version", range(2, 8))
+def test_a_structure_that_a_version_lacks_is_left_out(version: int) -> None:
+    row = {"name": "t", "error_code": 36, "configs": [{"name": "a", "value": "b"}]}
+    data = cold.encode(19, version, {"topics": [row]})
+    (topic,) = CreateTopicsResponse.decode(data, version=version).topics
+    assert (topic.name, topic.error_code) == ("t", 36)
+    assert [config.name for config in topic.configs or ()] == (["a"] if version >= 5 else [])
 
 
 def test_hostile_bytes_are_malformed() -> None:
@@ -89,3 +100,9 @@ def test_a_null_that_the_definition_allows_is_none() -> None:
     fields = {"resources": [{"resource_type": 2, "resource_name": "", "configuration_keys": None}]}
     (resource,) = decode(32, 4, cold.encode_request(32, 4, fields)).resources
     assert (resource.resource_name, resource.configuration_keys) == ("", None)
+
+
+def test_the_zero_id_is_none() -> None:
+    fields = {"topics": [{"name": "t", "topic_id": uuid.UUID(int=0)}], "timeout_ms": 1}
+    (topic,) = decode(20, 6, cold.encode_request(20, 6, fields)).topics
+    assert (topic.name, topic.topic_id) == ("t", None)
