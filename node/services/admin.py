@@ -83,6 +83,11 @@ class AdminService:
         return self._metadata.node_id
 
     @property
+    def defaults(self) -> TopicDefaults:
+        """The defaults of new topics."""
+        return self._defaults
+
+    @property
     def image(self) -> Image:
         """The local image, now."""
         return self._metadata.image
@@ -176,7 +181,8 @@ class AdminService:
         await self._propose(command, f"create topic {topic.name}")
         return self.image.topics.get(command.topic_id, made)
 
-    def _default_factor(self, image: Image) -> int:
+    def default_factor(self, image: Image) -> int:
+        """Return the replicas of a topic for which the client names no number."""
         nodes = max(len(image.voters), len(image.brokers))
         return self._defaults.replication_factor or min(3, nodes)
 
@@ -190,13 +196,13 @@ class AdminService:
         """
 
         def is_enough(now: Image) -> bool:
-            return len(now.brokers) >= self._default_factor(now)
+            return len(now.brokers) >= self.default_factor(now)
 
         if is_enough(image):
             return image
         if not await self._metadata.wait_until(is_enough, timeout_ms=BROKERS_WAIT_MS):
             raise NotReadyError(
-                f"a new topic gets {self._default_factor(image)} replicas, but only "
+                f"a new topic gets {self.default_factor(image)} replicas, but only "
                 f"{len(self.image.brokers)} nodes have ever started; wait for the others, or create it with "
                 "a replication factor of your own"
             )
@@ -207,7 +213,7 @@ class AdminService:
             return _explicit_placement(topic.replicas_assignments, image)
         factor = topic.replication_factor
         if factor is None:
-            factor = self._default_factor(image)
+            factor = self.default_factor(image)
         count = self._defaults.partition_count
         if topic.partition_count is not None:
             count = topic.partition_count

@@ -15,6 +15,9 @@ from node.replication.local_replicas import LocalReplicas
 from node.services.admin import AdminService
 from node.services.produce import ProduceService
 from node.services.reads import ReadService
+from node.services.reassignments import ReassignmentService
+from node.services.record_deletion import DeletionService
+from storage.replica.data_directory import DataDirectory
 
 Body = list[Buffer]
 """A response without its header, in pieces."""
@@ -39,6 +42,9 @@ class KafkaServices:
     replicas: LocalReplicas
     standing: Standing
     admin: AdminService
+    deletions: DeletionService
+    reassignments: ReassignmentService
+    directory: DataDirectory
     produce: ProduceService
     reads: ReadService
     clock: Clock

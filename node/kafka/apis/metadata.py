@@ -73,8 +73,7 @@ class _Rows:
         ):
             return found.row
         parts = tuple(
-            _partition_row(image, number, state, own, version)
-            for number, state in enumerate(states)
+            partition_row(image, number, state, own, version) for number, state in enumerate(states)
         )
         row = encode_topic(_topic_row(topic, parts, operations), version)
         if len(self._known) >= ROWS_MAX:
@@ -95,9 +94,10 @@ def is_reachable(broker: Broker | None) -> bool:
     )
 
 
-def _partition_row(
+def partition_row(
     image: Image, number: int, state: Partition | None, own: int, version: int
 ) -> PartitionMetadata:
+    """Return a partition as clients of this node (``own``) see it. ``version``: that of their Metadata request."""
     if state is None:
         return PartitionMetadata(KafkaCode.LEADER_NOT_AVAILABLE, number, -1, -1, (), (), ())
     offline = tuple(

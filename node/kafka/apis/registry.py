@@ -1,6 +1,16 @@
 """The table of all API keys that the interface serves. A group of keys is one module and one line here."""
 
-from node.kafka.apis import fetch, metadata, offsets, produce, producers
+from node.kafka.apis import (
+    cluster,
+    configs,
+    fetch,
+    metadata,
+    offsets,
+    partitions,
+    produce,
+    producers,
+    topics,
+)
 from node.kafka.apis.api import Api
 from node.kafka.apis.versions import api_versions
 
@@ -10,6 +20,10 @@ _SERVED: tuple[Api, ...] = (
     *offsets.APIS,
     *metadata.APIS,
     *producers.APIS,
+    *cluster.APIS,
+    *configs.APIS,
+    *partitions.APIS,
+    *topics.APIS,
 )
 
 APIS: dict[int, Api] = {api.key: api for api in (*_SERVED, api_versions(_SERVED))}

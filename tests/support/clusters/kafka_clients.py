@@ -5,7 +5,7 @@ import struct
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from kafka.protocol import consumer, metadata, producer
+from kafka.protocol import admin, consumer, metadata, producer
 
 from http_api.ports.node import ApiLimits
 from node.assembly import Assembly
@@ -18,7 +18,7 @@ from node.kafka.wire import cold
 CLIENT = "test"
 RESPONSES = {
     kind.API_KEY: kind
-    for module in (consumer, metadata, producer)
+    for module in (admin, consumer, metadata, producer)
     for name, kind in vars(module).items()
     if name.endswith("Response")
 }
@@ -138,6 +138,9 @@ def services_of(node: Assembly) -> KafkaServices:
         replicas=node.replicas,
         standing=node.membership,
         admin=node.admin,
+        deletions=node.deletions,
+        reassignments=node.reassignments,
+        directory=node.directory,
         produce=node.produce,
         reads=node.reads,
         clock=node.clock,

@@ -10,8 +10,9 @@ from milena.model import errors as e
 FORMER_NAMES = {
     "NOT_LEADER_FOR_PARTITION": "NOT_LEADER_OR_FOLLOWER",
     "MESSAGE_SIZE_TOO_LARGE": "MESSAGE_TOO_LARGE",
+    "INVALID_REPLICATION_ASSIGNMENT": "INVALID_REPLICA_ASSIGNMENT",
 }
-"""Names that kafka-python has kept."""
+"""Names that kafka-python has in place of Kafka's."""
 
 
 def test_every_error_has_one_row() -> None:

@@ -1,0 +1,117 @@
+"""The cluster and the disks of its nodes: DescribeCluster (60) and DescribeLogDirs (35).
+
+Source: KIP-700 (DescribeCluster), KIP-919 (endpoint types), KIP-113 and KIP-827 (log directories).
+"""
+
+from collections.abc import Iterable
+from itertools import groupby
+from operator import attrgetter
+
+from http_api.protocol.kafka_codes import KafkaCode
+from node.kafka.apis.api import Api, Body, KafkaCall, KafkaServices
+from node.kafka.apis.metadata import CLUSTER_OPERATIONS, brokers_of
+from node.replica.runner import PartitionRunner
+
+BROKERS = 1
+CONTROLLERS = 2
+"""The endpoints that DescribeCluster may be asked for."""
+
+
+async def _describe_cluster(services: KafkaServices, call: KafkaCall) -> Body:
+    request = call.message()
+    wanted = request.endpoint_type
+    if wanted != BROKERS:
+        is_known = wanted == CONTROLLERS
+        code = (
+            KafkaCode.MISMATCHED_ENDPOINT_TYPE if is_known else KafkaCode.UNSUPPORTED_ENDPOINT_TYPE
+        )
+        return call.answer(
+            {
+                "error_code": call.note(code),
+                "error_message": f"This listener is for clients of brokers: ask for endpoints of type {BROKERS}, not "
+                f"{wanted}.",
+                "endpoint_type": wanted,
+                "cluster_id": services.metadata.image.cluster_id,
+                "brokers": [],
+            }
+        )
+    wants_operations = request.include_cluster_authorized_operations
+    return call.answer(
+        {
+            "endpoint_type": BROKERS,
+            "cluster_id": services.metadata.image.cluster_id,
+            "controller_id": services.metadata.node_id,
+            "brokers": [
+                {"broker_id": row.broker_id, "host": row.host, "port": row.port, "rack": row.rack}
+                for row in brokers_of(services, call)
+            ],
+            # kafka-python has another name for the field, and a set of the bits. None: the client did not ask.
+            "authorized_operations": _bits(CLUSTER_OPERATIONS) if wants_operations else None,
+        }
+    )
+
+
+def _bits(field: int) -> set[int]:
+    return {place for place in range(field.bit_length()) if field >> place & 1}
+
+
+async def _describe_log_dirs(services: KafkaServices, call: KafkaCall) -> Body:
+    request = call.message()
+    if request.topics is None:
+        runners = list(services.replicas)
+    else:
+        wanted = {topic.topic: frozenset(topic.partitions) for topic in request.topics}
+        runners = [
+            runner
+            for runner in services.replicas
+            if runner.partition in wanted.get(runner.topic, frozenset())
+        ]
+    directory = services.directory
+    return call.answer(
+        {
+            "results": [
+                {
+                    "error_code": KafkaCode.NONE,
+                    "log_dir": str(directory.root),
+                    "topics": list(_log_rows(runners)),
+                    "total_bytes": directory.total_bytes(),
+                    "usable_bytes": directory.free_bytes(),
+                }
+            ]
+        }
+    )
+
+
+def _log_rows(runners: Iterable[PartitionRunner]) -> Iterable[dict[str, object]]:
+    by_topic = sorted(runners, key=attrgetter("topic", "partition"))
+    for topic, of_topic in groupby(by_topic, key=attrgetter("topic")):
+        rows = [
+            {
+                "partition_index": runner.partition,
+                "partition_size": runner.log.size_bytes,
+                "offset_lag": max(0, runner.high_watermark - runner.log.log_end_offset),
+                "is_future_key": False,
+            }
+            for runner in of_topic
+        ]
+        yield {"name": topic, "partitions": rows}
+
+
+APIS = (
+    Api(
+        key=35,
+        name="DescribeLogDirs",
+        first=1,
+        last=4,
+        flexible_from=2,
+        handle=_describe_log_dirs,
+    ),
+    Api(
+        key=60,
+        name="DescribeCluster",
+        first=0,
+        last=1,
+        flexible_from=0,
+        handle=_describe_cluster,
+    ),
+)

@@ -1,0 +1,234 @@
+"""Partitions: AlterPartitionReassignments (45), ListPartitionReassignments (46), DescribeTopicPartitions (75).
+
+Source: KIP-455 (reassignments), KIP-966 (pages of partitions, eligible leaders).
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from typing import Any
+from uuid import UUID
+
+from http_api.ports.node import PlannedReassignment, ReassignmentRequest, ReplicaTarget
+from http_api.protocol.kafka_codes import KafkaCode
+from milena.model.errors import (
+    BrokerNotFoundError,
+    InvalidReplicationError,
+    MilenaError,
+    StaleVersionError,
+)
+from node.kafka.apis.api import Api, Body, KafkaCall, KafkaServices
+from node.kafka.apis.items import ITEMS_MAX, ItemError, error_fields, too_many, wait_ms
+from node.kafka.apis.metadata import LISTENER_CODE_FROM, TOPIC_OPERATIONS, partition_row
+from node.services.in_time import in_time, unknown
+from raft_meta.machine.access import audit
+from raft_meta.machine.image import Image, Topic
+from raft_meta.machine.topics import reassignments
+
+# -- AlterPartitionReassignments -------------------------------------------------------------------
+
+
+async def _alter_reassignments(services: KafkaServices, call: KafkaCall) -> Body:
+    request = call.message()
+    targets = [
+        ReplicaTarget(
+            topic=topic.name,
+            partition=part.partition_index,
+            replicas=None if part.replicas is None else tuple(part.replicas),
+        )
+        for topic in request.topics
+        for part in topic.partitions
+    ]
+    fields: dict[str, Any] = {
+        "allow_replication_factor_change": request.allow_replication_factor_change
+    }
+    may_change = request.allow_replication_factor_change
+    if len(targets) > ITEMS_MAX:
+        refusal = error_fields(call, too_many(len(targets)))
+        return call.answer({**fields, **refusal, "responses": []})
+    try:
+        async with in_time(wait_ms(request.timeout_ms), unknown("replicas may yet move")):
+            results = iter(await _reassigned(services, targets, may_change_factor=may_change))
+    except MilenaError as error:
+        return call.answer({**fields, **error_fields(call, ItemError.of(error)), "responses": []})
+    rows = [
+        {
+            "name": topic.name,
+            "partitions": [
+                {
+                    "partition_index": part.partition_index,
+                    **error_fields(call, next(results)),
+                }
+                for part in topic.partitions
+            ],
+        }
+        for topic in request.topics
+    ]
+    return call.answer({**fields, **error_fields(call, None), "responses": rows})
+
+
+async def _reassigned(
+    services: KafkaServices, targets: Sequence[ReplicaTarget], *, may_change_factor: bool
+) -> list[ItemError | None]:
+    """Start the moves; return the reason of each that was refused, in order.
+
+    Raises:
+        MilenaError: the request was refused as a whole.
+    """
+    results: dict[int, ItemError | None] = {}
+    if not may_change_factor:
+        image = services.metadata.image
+        results = {place: _factor_change(image, target) for place, target in enumerate(targets)}
+    left = [place for place in range(len(targets)) if results.get(place) is None]
+    # A request without partitions would balance the whole cluster.
+    if left:
+        planned = await services.reassignments.reassign(
+            ReassignmentRequest(
+                partitions=tuple(targets[place] for place in left), is_each_alone=True
+            )
+        )
+        results |= {place: _refusal(row) for place, row in zip(left, planned, strict=True)}
+    return [results[place] for place in range(len(targets))]
+
+
+def _factor_change(image: Image, target: ReplicaTarget) -> ItemError | None:
+    topic_id = image.topic_ids.get(target.topic, "")
+    state = image.partition(topic_id, target.partition)
+    if state is None or target.replicas is None or len(state.settled) == len(target.replicas):
+        return None
+    return ItemError(
+        KafkaCode.INVALID_REPLICATION_FACTOR,
+        f"The partition has {len(state.settled)} replicas, and the request does not allow another number, but it names "
+        f"{len(target.replicas)}.",
+    )
+
+
+def _refusal(row: PlannedReassignment) -> ItemError | None:
+    match row.error:
+        case None:
+            return None
+        case StaleVersionError() as error if row.is_cancelled:
+            return ItemError(KafkaCode.NO_REASSIGNMENT_IN_PROGRESS, error.message)
+        case InvalidReplicationError() | BrokerNotFoundError() as error:
+            return ItemError(KafkaCode.INVALID_REPLICA_ASSIGNMENT, error.message)
+        case error:
+            return ItemError.of(error)
+
+
+# -- ListPartitionReassignments --------------------------------------------------------------------
+
+
+async def _list_reassignments(services: KafkaServices, call: KafkaCall) -> Body:
+    request = call.message()
+    image = services.metadata.image
+    wanted: dict[str, frozenset[int]] | None = None
+    if request.topics is not None:
+        wanted = {topic.name: frozenset(topic.partition_indexes) for topic in request.topics}
+    by_topic: dict[str, list[dict[str, Any]]] = {}
+    for (topic_id, number), state in reassignments.running(image):
+        name, move = image.topics[topic_id].name, state.moving
+        assert move is not None, "running() gives partitions with a reassignment"
+        if wanted is not None and number not in wanted.get(name, frozenset()):
+            continue
+        row = {
+            "partition_index": number,
+            "replicas": list(state.replicas),
+            "adding_replicas": [b for b in move.target if b not in move.former],
+            "removing_replicas": [b for b in move.former if b not in move.target],
+        }
+        by_topic.setdefault(name, []).append(row)
+    rows = [{"name": name, "partitions": parts} for name, parts in sorted(by_topic.items())]
+    return call.answer({**error_fields(call, None), "topics": rows})
+
+
+# -- DescribeTopicPartitions -----------------------------------------------------------------------
+
+PARTITIONS_MAX = 2_000
+"""Partitions in one response. Source: Kafka's ``max.request.partition.size.limit``."""
+
+
+async def _describe_topic_partitions(services: KafkaServices, call: KafkaCall) -> Body:
+    request = call.message()
+    image, cursor = services.metadata.image, request.cursor
+    names = sorted({topic.name for topic in request.topics} or image.topic_ids)
+    first = 0
+    if cursor is not None:
+        names = names[bisect_left(names, cursor.topic_name) :]
+        if names and names[0] == cursor.topic_name:
+            first = max(0, cursor.partition_index)
+    left = max(1, min(request.response_partition_limit, PARTITIONS_MAX))
+    rows: list[dict[str, Any]] = []
+    next_cursor = None
+    for name in names:
+        topic = image.topic(name)
+        if left == 0:
+            next_cursor = {"topic_name": name, "partition_index": 0}
+            break
+        if topic is None:
+            left -= 1
+            code = call.note(KafkaCode.UNKNOWN_TOPIC_OR_PARTITION)
+            rows.append({"error_code": code, "name": name, "partitions": []})
+            continue
+        numbers = range(first, min(topic.partition_count, first + left))
+        rows.append(_topic_row(services, topic, numbers))
+        left -= len(numbers)
+        end, first = first + len(numbers), 0
+        if end < topic.partition_count:
+            next_cursor = {"topic_name": name, "partition_index": end}
+            break
+    return call.answer({"topics": rows, "next_cursor": next_cursor})
+
+
+def _topic_row(services: KafkaServices, topic: Topic, numbers: Iterable[int]) -> dict[str, Any]:
+    return {
+        "error_code": KafkaCode.NONE,
+        "name": topic.name,
+        "topic_id": UUID(hex=topic.topic_id),
+        "is_internal": topic.name == audit.TOPIC,
+        "partitions": [_partition_fields(services, topic, number) for number in numbers],
+        "topic_authorized_operations": TOPIC_OPERATIONS,
+    }
+
+
+def _partition_fields(services: KafkaServices, topic: Topic, number: int) -> dict[str, Any]:
+    image = services.metadata.image
+    state = image.partition(topic.topic_id, number)
+    row = partition_row(image, number, state, services.metadata.node_id, LISTENER_CODE_FROM)
+    return {
+        "error_code": row.error_code,
+        "partition_index": number,
+        "leader_id": row.leader,
+        "leader_epoch": row.leader_epoch,
+        "replica_nodes": list(row.replicas),
+        "isr_nodes": list(row.isr),
+        "eligible_leader_replicas": [] if state is None else list(state.eligible),
+        "last_known_elr": [],
+        "offline_replicas": list(row.offline),
+    }
+
+
+APIS = (
+    Api(
+        key=45,
+        name="AlterPartitionReassignments",
+        first=0,
+        last=1,
+        flexible_from=0,
+        handle=_alter_reassignments,
+    ),
+    Api(
+        key=46,
+        name="ListPartitionReassignments",
+        first=0,
+        last=0,
+        flexible_from=0,
+        handle=_list_reassignments,
+    ),
+    Api(
+        key=75,
+        name="DescribeTopicPartitions",
+        first=0,
+        last=0,
+        flexible_from=0,
+        handle=_describe_topic_partitions,
+    ),
+)

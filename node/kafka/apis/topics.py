@@ -1,0 +1,292 @@
+"""Topics and their records: CreateTopics (19), DeleteTopics (20), DeleteRecords (21), CreatePartitions (37).
+
+Every node takes these requests, and passes a deletion of records on to the partition's leader.
+Source: KIP-4, KIP-107, KIP-195, KIP-464 (-1 for the node's defaults), KIP-516 (topic ids), KIP-525 (configs in the
+response).
+"""
+
+from typing import Any
+from uuid import UUID
+
+from http_api.ports.node import NewTopic
+from http_api.protocol.kafka_codes import KafkaCode
+from milena.model.errors import InvalidReplicationError
+from node.kafka.apis.api import Api, Body, KafkaCall, KafkaServices
+from node.kafka.apis.configs import source_of
+from node.kafka.apis.items import ItemError, each, error_fields, repeated, wait_ms
+from node.kafka.wire import cold
+from raft_meta.machine import bounds
+from raft_meta.machine.image import Topic
+from raft_meta.machine.topics.configs import effective
+
+DEFAULT = -1
+"""A number that a client leaves to the node."""
+CONFIGS_SHOWN_MAX = 100
+"""Topics of one response that have their configs. Each has 19, and the others may be described."""
+NO_ID = UUID(int=0)
+
+
+def _twice(what: str) -> ItemError:
+    return ItemError(
+        KafkaCode.INVALID_REQUEST, f"{what} is in the request more than once: name it once."
+    )
+
+
+# -- CreateTopics ----------------------------------------------------------------------------------
+
+
+async def _create_topics(services: KafkaServices, call: KafkaCall) -> Body:
+    request = call.message()
+    twice = repeated(topic.name for topic in request.topics)
+
+    async def create(wanted: cold.Message) -> Topic:
+        if wanted.name in twice:
+            raise _twice("The topic")
+        new = _new_topic(wanted, is_validate_only=request.validate_only)
+        try:
+            return await services.admin.create_topic(new)
+        except InvalidReplicationError as error:
+            raise ItemError(_layout_code(wanted), error.message) from error
+
+    results = await each(request.topics, create, timeout_ms=request.timeout_ms)
+    rows = []
+    for place, (wanted, result) in enumerate(zip(request.topics, results, strict=True)):
+        row = {"name": wanted.name, "configs": [], **error_fields(call, result)}
+        if isinstance(result, Topic):
+            row |= _created(result, has_configs=place < CONFIGS_SHOWN_MAX)
+            if request.validate_only:
+                row["topic_id"] = NO_ID
+        rows.append(row)
+    return call.answer({"topics": rows})
+
+
+def _new_topic(wanted: cold.Message, *, is_validate_only: bool) -> NewTopic:
+    count, factor = wanted.num_partitions, wanted.replication_factor
+    assignments = {one.partition_index: tuple(one.broker_ids) for one in wanted.assignments}
+    if len(assignments) != len(wanted.assignments):
+        raise ItemError(
+            KafkaCode.INVALID_REPLICA_ASSIGNMENT,
+            "The assignments name a partition more than once: name each once.",
+        )
+    if assignments and not (count == DEFAULT and factor == DEFAULT):
+        raise ItemError(
+            KafkaCode.INVALID_REQUEST,
+            "The topic has assignments and also a number of partitions or a replication factor: with assignments, "
+            f"both must be {DEFAULT}.",
+        )
+    if count < 1 and count != DEFAULT:
+        raise ItemError(
+            KafkaCode.INVALID_PARTITIONS,
+            f"A topic cannot have {count} partitions: give at least 1, or {DEFAULT} for the node's default.",
+        )
+    if factor < 1 and factor != DEFAULT:
+        raise ItemError(
+            KafkaCode.INVALID_REPLICATION_FACTOR,
+            f"A topic cannot have {factor} replicas: give at least 1, or {DEFAULT} for the node's default.",
+        )
+    return NewTopic(
+        name=wanted.name,
+        partition_count=None if count == DEFAULT else count,
+        replication_factor=None if factor == DEFAULT else factor,
+        replicas_assignments=assignments or None,
+        configs=_new_configs(wanted),
+        is_validate_only=is_validate_only,
+    )
+
+
+def _new_configs(wanted: cold.Message) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for config in wanted.configs:
+        if config.value is None:
+            raise ItemError(
+                KafkaCode.INVALID_CONFIG,
+                f"The config {config.name} has no value: give one, or leave the config out.",
+            )
+        if config.name in found:
+            raise ItemError(KafkaCode.INVALID_CONFIG, f"The config {config.name} is set twice.")
+        found[config.name] = config.value
+    return found
+
+
+def _layout_code(wanted: cold.Message) -> KafkaCode:
+    """Return the code for a layout that is not possible: Milena has one error where Kafka has three."""
+    if wanted.assignments:
+        return KafkaCode.INVALID_REPLICA_ASSIGNMENT
+    if wanted.num_partitions > bounds.PARTITIONS_PER_REQUEST_MAX:
+        return KafkaCode.INVALID_PARTITIONS
+    return KafkaCode.INVALID_REPLICATION_FACTOR
+
+
+def _created(topic: Topic, *, has_configs: bool) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "topic_id": UUID(hex=topic.topic_id),
+        "num_partitions": topic.partition_count,
+        "replication_factor": topic.replication_factor,
+    }
+    if not has_configs:
+        return {**row, "configs": None, "topic_config_error_code": KafkaCode.INVALID_REQUEST.value}
+    row["configs"] = [
+        {
+            "name": config.name,
+            "value": config.value,
+            "read_only": False,
+            "config_source": source_of(config),
+            "is_sensitive": False,
+        }
+        for config in effective(topic).values()
+    ]
+    return row
+
+
+# -- DeleteTopics ----------------------------------------------------------------------------------
+
+
+async def _delete_topics(services: KafkaServices, call: KafkaCall) -> Body:
+    request = call.message()
+    # Up to version 5, topics are asked for by ``topic_names``, later by ``topics``.
+    wanted = [(name, NO_ID) for name in request.topic_names or ()]
+    wanted += [(topic.name, topic.topic_id or NO_ID) for topic in request.topics or ()]
+    twice = repeated(wanted)
+
+    async def delete(item: tuple[str | None, UUID]) -> tuple[str, UUID]:
+        name, topic_id = item
+        if (name is None) == (topic_id == NO_ID):
+            raise ItemError(
+                KafkaCode.INVALID_REQUEST,
+                "A topic is deleted by its name or by its id: give one of them.",
+            )
+        if item in twice:
+            raise _twice("The topic")
+        if name is None:
+            topic = await _topic_of(services, topic_id)
+        else:
+            topic = await services.admin.topic(name)
+        # Without a turn between, ``delete_topic`` finds the same topic under this name.
+        await services.admin.delete_topic(topic.name)
+        return topic.name, UUID(hex=topic.topic_id)
+
+    results = await each(wanted, delete, timeout_ms=request.timeout_ms)
+    rows = []
+    for item, result in zip(wanted, results, strict=True):
+        name, topic_id = item if isinstance(result, ItemError) else result
+        rows.append({"name": name, "topic_id": topic_id, **error_fields(call, result)})
+    return call.answer({"responses": rows})
+
+
+async def _topic_of(services: KafkaServices, topic_id: UUID) -> Topic:
+    topic = services.admin.image.topics.get(topic_id.hex)
+    if topic is None:
+        await services.admin.current_image()
+        topic = services.admin.image.topics.get(topic_id.hex)
+    if topic is None:
+        raise ItemError(
+            KafkaCode.UNKNOWN_TOPIC_ID, f"There is no topic with the id {topic_id.hex}."
+        )
+    return topic
+
+
+# -- CreatePartitions ------------------------------------------------------------------------------
+
+
+async def _create_partitions(services: KafkaServices, call: KafkaCall) -> Body:
+    request = call.message()
+    twice = repeated(topic.name for topic in request.topics)
+
+    async def grow(wanted: cold.Message) -> None:
+        if wanted.name in twice:
+            raise _twice("The topic")
+        topic = await services.admin.topic(wanted.name, max(0, wanted.count - 1))
+        if wanted.count <= topic.partition_count:
+            raise ItemError(
+                KafkaCode.INVALID_PARTITIONS,
+                f"Topic {topic.name} has {topic.partition_count} partitions already: give a number above that, not "
+                f"{wanted.count}.",
+            )
+        replicas = None
+        if wanted.assignments is not None:
+            replicas = [tuple(one.broker_ids) for one in wanted.assignments]
+        try:
+            await services.admin.add_partitions(
+                wanted.name,
+                wanted.count,
+                replicas=replicas,
+                is_validate_only=request.validate_only,
+            )
+        except InvalidReplicationError as error:
+            code = (
+                KafkaCode.INVALID_PARTITIONS
+                if replicas is None
+                else KafkaCode.INVALID_REPLICA_ASSIGNMENT
+            )
+            raise ItemError(code, error.message) from error
+
+    results = await each(request.topics, grow, timeout_ms=request.timeout_ms)
+    rows = [
+        {"name": wanted.name, **error_fields(call, result)}
+        for wanted, result in zip(request.topics, results, strict=True)
+    ]
+    return call.answer({"results": rows})
+
+
+# -- DeleteRecords ---------------------------------------------------------------------------------
+
+HIGH_WATERMARK = -1
+"""The offset that stands for the end of the committed records."""
+
+
+async def _delete_records(services: KafkaServices, call: KafkaCall) -> Body:
+    request = call.message()
+    wanted = [
+        (topic.name, part.partition_index, part.offset)
+        for topic in request.topics
+        for part in topic.partitions
+    ]
+
+    async def delete(item: tuple[str, int, int]) -> int:
+        topic, partition, offset = item
+        if offset < HIGH_WATERMARK:
+            raise ItemError(
+                KafkaCode.OFFSET_OUT_OF_RANGE,
+                f"Offset {offset} does not exist: give 0 or more, or {HIGH_WATERMARK} for the high watermark.",
+            )
+        return await services.deletions.delete_records(
+            topic,
+            partition,
+            None if offset == HIGH_WATERMARK else offset,
+            timeout_ms=wait_ms(request.timeout_ms),
+        )
+
+    results = iter(await each(wanted, delete, timeout_ms=request.timeout_ms))
+
+    def row(part: cold.Message) -> dict[str, Any]:
+        result = next(results)
+        failed = isinstance(result, ItemError)
+        return {
+            "partition_index": part.partition_index,
+            "low_watermark": -1 if failed else result,
+            "error_code": error_fields(call, result)["error_code"],
+        }
+
+    rows = [
+        {"name": topic.name, "partitions": [row(part) for part in topic.partitions]}
+        for topic in request.topics
+    ]
+    return call.answer({"topics": rows})
+
+
+APIS = (
+    Api(
+        key=19,
+        name="CreateTopics",
+        first=2,
+        last=7,
+        flexible_from=5,
+        handle=_create_topics,
+        bytes_max=1 << 20,  # ten thousand names, or a thousand partitions with their brokers
+    ),
+    Api(key=20, name="DeleteTopics", first=1, last=6, flexible_from=4, handle=_delete_topics),
+    Api(key=21, name="DeleteRecords", first=0, last=2, flexible_from=2, handle=_delete_records),
+    Api(
+        key=37, name="CreatePartitions", first=0, last=3, flexible_from=2, handle=_create_partitions
+    ),
+)

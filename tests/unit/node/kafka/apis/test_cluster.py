@@ -1,0 +1,73 @@
+"""DescribeCluster and DescribeLogDirs: the brokers that a client reaches, and what a node has on its disk."""
+
+from typing import Any
+
+import pytest
+
+from node.kafka.apis.metadata import CLUSTER_OPERATIONS
+from tests.support.clusters.kafka_clients import KafkaClient, client_of
+from tests.support.clusters.nodes import ROOT, cluster_of
+from tests.support.time.virtual_time import virtual
+
+
+class TestDescribeCluster:
+    @pytest.mark.parametrize("version", range(2))
+    @virtual
+    async def test_it_has_the_brokers_and_the_id(self, version: int) -> None:
+        async with cluster_of() as cluster:
+            client = client_of(cluster.nodes[2])
+            found = await client.call(60, version)
+            assert (found.error_code, found.error_message) == (0, None)
+            assert (found.cluster_id, found.controller_id) == (cluster.image.cluster_id, 2)
+            brokers = [(b.broker_id, b.host, b.port, b.rack) for b in found.brokers]
+            assert brokers == [(2, "127.0.0.1", 9092, None)]
+            assert found.authorized_operations is None
+            found = await client.call(60, version, include_cluster_authorized_operations=True)
+            assert sum(1 << bit for bit in found.authorized_operations) == CLUSTER_OPERATIONS
+
+    @virtual
+    async def test_endpoints_of_other_types_are_not_here(self) -> None:
+        async with cluster_of() as cluster:
+            client = client_of(cluster.nodes[2])
+            for kind, code in ((2, 114), (0, 115), (3, 115), (127, 115), (-128, 115)):
+                found = await client.call(60, 1, endpoint_type=kind)
+                assert (found.error_code, found.endpoint_type, found.brokers) == (code, kind, [])
+                assert "ask for endpoints of type 1" in found.error_message
+
+
+class TestDescribeLogDirs:
+    @staticmethod
+    async def rows(
+        client: KafkaClient, version: int, topics: Any
+    ) -> list[tuple[str, int, int, int]]:
+        found = await client.call(35, version, topics=topics)
+        (directory,) = found.results
+        assert (directory.error_code, directory.log_dir) == (0, ROOT)
+        if version >= 4:
+            assert 0 < directory.usable_bytes <= directory.total_bytes
+        return [
+            (topic.name, part.partition_index, part.partition_size, part.offset_lag)
+            for topic in directory.topics
+            for part in topic.partitions
+        ]
+
+    @pytest.mark.parametrize("version", range(1, 5))
+    @virtual
+    async def test_a_node_shows_its_own_replicas(self, version: int) -> None:
+        async with cluster_of() as cluster:
+            await cluster.create("b", (1, 2), (2, 3))
+            await cluster.create("a", (3, 1))
+            await cluster.nodes[1].write("b", "x", "y")
+            runner = cluster.nodes[1].replicas.find(cluster.image.topic_ids["b"], 0)
+            assert runner is not None
+            size = runner.log.size_bytes
+            assert size > 0
+            client = client_of(cluster.nodes[1])
+            assert await self.rows(client, version, None) == [("a", 0, 0, 0), ("b", 0, size, 0)]
+            wanted = [
+                {"topic": "b", "partitions": [0, 1, -1, (1 << 31) - 1]},
+                {"topic": "a", "partitions": []},
+                {"topic": "no", "partitions": [0]},
+            ]
+            assert await self.rows(client, version, wanted) == [("b", 0, size, 0)]
+            assert await self.rows(client, version, []) == []
