@@ -167,6 +167,7 @@ class Assembly:
         self.config = config
         self.counts = NodeCounts()
         self._ports = ports
+        self.directory = ports.directory
         self.clock = ClusterClock(
             ports.clock,
             skew_ms_max=config.clock_skew_ms_max,
