@@ -1,1 +1,1 @@
-"""Requests of the API, brought to the node that can answer them."""
+"""The services behind the API. Each brings a request to the node that can answer it."""

@@ -41,16 +41,16 @@ from raft_meta.machine.topics import configs, placement
 from raft_meta.machine.topics.topics import PARTITIONS_MAX, check_name
 
 BROKERS_WAIT_MS = 2_000
-"""How long a new topic waits for nodes that are just starting."""
+"""How long the creation of a topic waits for nodes that are starting for the first time, in ms."""
 GROWTH_TRIES_MAX = 5
-"""Attempts to add partitions. Each failed attempt was overtaken by another growth of the same topic."""
+"""Largest number of attempts to add partitions. An attempt fails if another client adds some at the same time."""
 
 _Change = CreateTopic | DeleteTopic | AddPartitions | AlterConfigs | UnregisterBroker
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicDefaults:
-    """Defaults of a new topic if the client names no value. ``replication_factor`` None: min(3, nodes)."""
+    """Values for a new topic if the client gives none. ``replication_factor`` None: 3, or all nodes if fewer."""
 
     partition_count: int
     replication_factor: int | None
@@ -89,23 +89,23 @@ class AdminService:
 
     @property
     def image(self) -> Image:
-        """The local image, now."""
+        """The present local image."""
         return self._metadata.image
 
     @property
     def version(self) -> int:
-        """Return a number that grows with every change of the cluster that clients are shown."""
+        """A number that grows with every change of the cluster that clients can see."""
         return self._watch.version
 
     async def image_since(self, version: int, *, timeout_ms: int) -> Image:
-        """The image once the cluster's version is above ``version``, or the current one after the timeout."""
+        """Wait until the cluster's version is above ``version``, or for ``timeout_ms``; return the present image."""
         await self._watch.wait_for(version, timeout_ms=timeout_ms)
         return self._metadata.image
 
     # -- looking up ------------------------------------------------------------------------------
 
     async def topic(self, name: str, partition: int = 0) -> Topic:
-        """Return the topic. A topic or partition that another node has already reported is found here, too."""
+        """Return the topic. If this node's image does not have the topic or partition, ask for the newest image."""
         found = self.image.topic(name)
         if found is not None and partition < found.partition_count:
             return found
@@ -115,11 +115,11 @@ class AdminService:
         return found
 
     async def topic_to_write(self, name: str, partition: int = 0, *, may_create: bool) -> Topic:
-        """Return the topic. A missing topic is created if auto-creation is on and the caller may create it.
+        """Return the topic. Create a missing one if auto-creation is on and the caller may create it.
 
         Raises:
             TopicNotFoundError: the topic is missing and was not created.
-            ForbiddenError: the topic is one of the cluster's own.
+            ForbiddenError: only the cluster itself writes this topic.
         """
         check_written_by_clients(name)
         try:
@@ -146,15 +146,15 @@ class AdminService:
             return await self.topic(name)
 
     async def current_image(self) -> Image:
-        """Return an image that is current as of this call. Requests that arrive together share a barrier."""
+        """Return an image that is at least as new as this call. Calls that arrive together share one barrier."""
         return await self._metadata.current_image()
 
     # -- changing --------------------------------------------------------------------------------
 
     async def create_topic(self, topic: NewTopic) -> Topic:
-        """Create a topic, or only validate it."""
+        """Create a topic and return it. With ``is_validate_only``, only check the request."""
         check_name(topic.name)
-        # Use the current image: another node may have registered a broker or created the topic a moment ago.
+        # Use the newest image: a moment ago another node may have registered a broker or created the topic.
         image = await self.current_image()
         if image.topic(topic.name) is not None:
             raise TopicExistsError(f"Topic '{topic.name}' already exists.")
@@ -187,12 +187,12 @@ class AdminService:
         return self._defaults.replication_factor or min(3, nodes)
 
     async def _enough_brokers(self, image: Image) -> Image:
-        """Return the image once it has as many brokers, alive or not, as a topic gets replicas by default.
+        """Return the image once it has as many brokers, dead or alive, as the default replication factor.
 
-        A topic that is created while a node starts for the first time would otherwise keep too few replicas.
+        If a topic were created while other nodes start for the first time, it would keep too few replicas.
 
         Raises:
-            NotReadyError: brokers are missing.
+            NotReadyError: brokers are still missing after ``BROKERS_WAIT_MS``.
         """
 
         def is_enough(now: Image) -> bool:
@@ -288,7 +288,7 @@ class AdminService:
     async def alter_configs(
         self, name: str, changes: Mapping[str, str | None], *, is_validate_only: bool
     ) -> None:
-        """Set or reset (None) topic configs."""
+        """Set topic configs, or reset them to their defaults (None). With ``is_validate_only``, only check them."""
         topic = await self.topic(name)
         level = self._metadata.image.feature_level
         configs.alter(topic.configs, changes.items(), topic.replication_factor, level=level)
@@ -297,9 +297,9 @@ class AdminService:
             await self._propose(command, f"alter configs of {name}")
 
     async def remove_broker(self, broker_id: int) -> None:
-        """Forget a broker that is gone for good."""
+        """Remove a broker from the cluster that will not come back."""
         image = await self.current_image()
-        # First of all: a voter that is stopped, or whose replicas are moved away, could not be removed either.
+        # Check this first: it makes no difference for a voter whether it is stopped or its replicas are moved away.
         # ``check_removable`` has another order, because nodes of earlier releases must come to the same response.
         if broker_id in image.voters and broker_id in image.brokers:
             raise voter_stays(broker_id, noun="node")
@@ -307,16 +307,16 @@ class AdminService:
         try:
             await self._propose(UnregisterBroker(broker_id=broker_id), f"remove broker {broker_id}")
         except ConflictError as error:
-            # The broker came back meanwhile, or got a replica.
+            # Since the check, the broker has come back or got a replica.
             raise BrokerInUseError(error.message) from error
 
     async def note(
         self, action: str, change: Mapping[str, object], *, timeout_ms: int = LONG_PROPOSE_MS
     ) -> None:
-        """Write an action to the audit log before the action is done.
+        """Write an action to the audit log, before the action is carried out.
 
         Raises:
-            NoQuorumError: the audit log was not told; nothing was done.
+            NoQuorumError: the entry may be missing in the audit log, so nothing may be done.
         """
         if self.image.feature_level < LEVELS[NoteAction]:
             return
@@ -331,7 +331,7 @@ class AdminService:
             ) from error
 
     async def allocate_producer(self, name: str | None) -> ProducerState:
-        """Return a new producer id, or the next epoch of a name."""
+        """Return a new producer id, or the id and next epoch of a name."""
         try:
             return await self._producers.allocate(name, timeout_ms=LONG_PROPOSE_MS)
         except LimitReachedError as error:

@@ -1,11 +1,12 @@
-"""Writes each change into the audit topic once. The controller's node does this, out of the image.
+"""Writes each audited change from the image into the audit topic, once. The controller's node does this.
 
-Entries stay in the image until ``ForgetAudited`` says that the log has them, so no crash loses one. The log itself says
-which entry was the last. A writer that does not know, because it just started or got no response, reads the last
-record. It writes the entries with higher numbers at exactly the next offset, or not at all (``expected_end``).
+An entry stays in the image until ``ForgetAudited`` says that the topic's log has it. So no crash loses an entry. The
+last record of the log has the number of the last entry. A writer that has just started, or got no response, reads it.
+Then it writes the entries with higher numbers, but only if they get exactly the next offset (``expected_end``).
 
-If two writers both believe that they are the controller's, one of them is refused, looks again and finds what the other
-wrote. The same holds for a write whose response was lost: either the entry is there, or its offset is free.
+If two nodes both believe that they are the controller, the write of one of them is refused. It reads the last record
+again and finds what the other has written. If the response to a write was lost, the writer finds out in the same way
+whether its entries are in the log.
 """
 
 import asyncio
@@ -39,13 +40,13 @@ logger = logging.getLogger(__name__)
 WRITE_TIMEOUT_MS = 10_000
 RECORDS_MAX = 1_000
 BYTES_MAX = 512 << 10
-"""Limits of one write: it has at least one entry, and no more than this of further ones."""
+"""Limits of one write, in entries and bytes. The first entry is written even if it is larger than this alone."""
 FETCH_BYTES_MAX = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class LogEnd:
-    """The end of the audit topic, and the number of its last entry."""
+    """The end of the audit topic's log, and the number of the last entry in it."""
 
     topic_id: str
     offset: int
@@ -53,7 +54,7 @@ class LogEnd:
 
 
 class AuditWriter:
-    """Runs one task while there is something to write and this node is the controller's. Owned by the data loop."""
+    """Runs one task while entries wait and this node is the controller. Owned by the data loop."""
 
     def __init__(
         self,
@@ -75,7 +76,7 @@ class AuditWriter:
         self._is_closed = False
 
     def on_image(self, image: Image) -> None:
-        """Start the task if there is something to write."""
+        """Start the task if entries wait."""
         if self._task is None and not self._is_closed and self._has_work(image):
             work = keep_going("audit", self._run, clock=self._clock, contained=self._contained)
             self._task = asyncio.get_running_loop().create_task(work)
@@ -87,7 +88,7 @@ class AuditWriter:
     def _on_done(self, task: "asyncio.Task[None]") -> None:
         self._task = None
         if not task.cancelled():
-            # Entries may have arrived between the task's last look and its end.
+            # New entries may have arrived after the task's last check.
             self.on_image(self._metadata.image)
 
     async def close(self) -> None:
@@ -108,10 +109,10 @@ class AuditWriter:
                 await self._clock.sleep(BACKGROUND_RETRY_MS)
 
     async def _step(self, image: Image, end: LogEnd | None) -> LogEnd:
-        """Write the next entries, if there are any, and let the quorum forget what is written.
+        """Write the next entries, if there are any. Then let the quorum remove what is written.
 
         Raises:
-            MilenaError: the end of the log is not known any more.
+            MilenaError: the end of the log is unknown now.
         """
         topic = image.topic(audit.TOPIC)
         assert topic is not None, "changes wait for an audit topic, and there is none"
@@ -141,7 +142,7 @@ class AuditWriter:
         )
         values = [value for _, _, _, value, _ in records_in(result.batches, last, last + 1)]
         if not values:
-            # A new leader may not know yet how much is committed.
+            # A new leader may not know yet how far its log is committed.
             raise NotReadyError(f"the last record of {topic.name} cannot be read yet")
         return LogEnd(topic.topic_id, last + 1, number_in(values[-1]))
 
@@ -151,11 +152,11 @@ class AuditWriter:
             ProduceRequest(
                 topic=topic.name,
                 records=Records(
-                    # Keys allow the topic to be compacted.
+                    # With keys, the topic can be compacted.
                     keys=[b"%d" % entry.number for entry in entries],
                     values=[as_json(entry) for entry in entries],
-                    # No timestamps: the topic's bounds (KIP-937) would refuse a time that a wrong clock gave, and no
-                    # later entry could be written. An entry has the time of its change in its value.
+                    # No timestamps. If a clock had been wrong, the topic's limits (KIP-937) would refuse its time, and
+                    # then all later entries. The value of an entry has the time of the change.
                 ),
                 acks=Acks.ALL,
                 timeout_ms=WRITE_TIMEOUT_MS,
@@ -170,7 +171,7 @@ class AuditWriter:
 
 
 def next_entries(image: Image, *, after: int) -> list[AuditEntry]:
-    """Return the entries above a number, in order, as many as one write takes."""
+    """Return the entries above the number ``after``, in order, as many as one write takes."""
     taken: list[AuditEntry] = []
     size = 0
     for number in range(max(after + 1, audit.first_number(image)), image.audit_count + 1):

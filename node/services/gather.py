@@ -1,14 +1,15 @@
-"""Gather small writes of many requests to one partition into one batch.
+"""Gathers small writes of many requests to one partition into one batch.
 
 A batch costs the same for one record as for hundreds: encoding, a call to the leader, a write, a checksum on every
-replica, a header for every reader. So records that arrive in one turn of the loop share a batch. Records that arrive
-while the batch before them is in flight do so, too, for a few milliseconds at most.
+replica, a header for every reader. So records that arrive in one turn of the loop share a batch. While a batch is in
+flight, new records wait for it, for a few milliseconds at most, and then share the next one.
 
 These writes do not share:
 
-- A large write pays for itself.
-- A write with an idempotency key, or one that could be refused for its content, could have its neighbours refused.
-- A write with acks=0: its client does not wait, so the client's next write may arrive before this one left, and must
+- A large write. The fixed costs of a batch do not matter for it.
+- A write with an idempotency key, or one that could be refused for its content. The writes that share with it would be
+  refused, too.
+- A write with acks=0. Its client does not wait, so the client's next write may arrive before this one is sent, and must
   not overtake it.
 """
 
@@ -28,16 +29,16 @@ from raft_meta.machine.image import Topic
 from raft_meta.machine.topics.configs import TopicSettings
 
 MEMBER_BYTES_MAX = 32 << 10
-"""The most bytes that one request may add for one partition. Above it, the fixed costs no longer matter."""
+"""Largest size of the records that one request may add for one partition. For more, the fixed costs do not matter."""
 GROUP_BYTES_MAX = 512 << 10
 UNDER_WAY_MAX = 1
-"""Batches of one partition in flight. When there are this many, new records wait for one of them to end."""
+"""Batches of one partition in flight. If there are this many, new records wait until one of them is done."""
 HOLD_MS = 5
-"""How long records wait for a batch in flight. A batch that is stuck must not hold up what follows."""
+"""How long records wait for a batch in flight, in ms. If a batch hangs, later records must not hang with it."""
 
 
 class _Where(NamedTuple):
-    """The partition and the conditions that all members of a batch share."""
+    """The partition, acks and timeout that all members of a batch have in common."""
 
     topic: Topic
     settings: TopicSettings
@@ -50,7 +51,7 @@ _Key = tuple[str, int, int, int]
 
 
 class _Group:
-    """Parts that will be one batch, and the results that their requests wait for."""
+    """Parts that will be one batch, and the results on which their requests wait."""
 
     __slots__ = ("parts", "size", "timer", "waiting", "where")
 
@@ -63,7 +64,7 @@ class _Group:
 
 
 class WriteGatherer:
-    """Gathers writes, and passes each batch to ``to_leader``. Belongs to the data loop."""
+    """Gathers writes and passes each batch to ``to_leader``. Owned by the data loop."""
 
     def __init__(self, to_leader: ToLeader) -> None:
         self._to_leader = to_leader
@@ -72,7 +73,7 @@ class WriteGatherer:
 
     @staticmethod
     def takes(part: PartitionBatch, size: int, settings: TopicSettings, acks: Acks) -> bool:
-        """Return whether these records may share a batch: small, waited for, with nothing that can be refused."""
+        """Return whether these records may share a batch: small, with acks, and with nothing that may be refused."""
         columns = part.columns
         return (
             acks is not Acks.NONE
@@ -92,7 +93,7 @@ class WriteGatherer:
         acks: Acks,
         timeout_ms: int,
     ) -> Pending[Sequence[ProduceReceipt]]:
-        """Queue records. Their receipts (``Receipts``) have their offsets, or the error of the whole batch.
+        """Queue records. The receipts have their offsets, or the error of the whole batch.
 
         The receipts arrive in a later turn of the loop.
         """
@@ -136,9 +137,9 @@ class WriteGatherer:
         appended.add_done_callback(partial(self._on_done, key, group))
 
     def _on_done(self, key: _Key, group: _Group, done: Pending[Appended]) -> None:
-        """Complete all waiting requests, and let the records that arrived meanwhile start in the next turn.
+        """Complete all waiting requests, and send the records that arrived meanwhile in the next turn of the loop.
 
-        They may not start now: the caller may be deep inside what the next batch would change.
+        They must not be sent in this turn: the caller may be in the middle of a change of the same log.
         """
         self._under_way[key] -= 1
         if not self._under_way[key]:

@@ -1,4 +1,4 @@
-"""Probes: whether this node has started, and whether it should get traffic."""
+"""Answers probes: whether this node has started, and whether it should get requests."""
 
 from collections.abc import Callable
 
@@ -12,8 +12,8 @@ from node.replication.local_replicas import LocalReplicas
 class HealthService:
     """Implements ``http_api.ports.node.HealthPort``.
 
-    Readiness is a latch: once the node has rejoined and caught up, it stays ready. A lost quorum or a full disk does
-    not take the node out of service, because it still serves reads and refuses writes with a response. Draining does.
+    Once the node has joined and caught up, it stays ready, even if it loses the quorum or its disk is full. It can
+    still serve reads, and it answers writes with an error. Only draining makes it not ready again.
     """
 
     def __init__(
@@ -32,11 +32,11 @@ class HealthService:
         self._was_ready = False
 
     def is_started(self) -> bool:
-        """Return whether logs are recovered and ports bound."""
+        """Return whether the logs are recovered and the ports are open."""
         return self.has_started
 
     def readiness(self) -> Readiness:
-        """Return whether the node has rejoined, has caught up and is not draining."""
+        """Return whether the node has joined, has caught up and is not draining."""
         if self._membership.is_draining:
             return Readiness(is_ready=False, reason="the node is draining")
         if self._was_ready:
@@ -72,7 +72,7 @@ class HealthService:
         return ""
 
     async def drain(self, *, timeout_ms: int) -> bool:
-        """Let other brokers lead until the process ends.
+        """Ask the controller to let other brokers lead, until the process ends.
 
         Return True once this node leads nothing and is in no ISR. Return False if the timeout passes first, or as soon
         as only partitions are left that no other broker can lead.

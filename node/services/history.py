@@ -1,6 +1,6 @@
-"""The last hour: samples of this node, one every ten seconds, and the samples of all nodes on request.
+"""The last hour of metrics: this node takes a sample every ten seconds, and a request gathers those of all nodes.
 
-Sampling a hundred thousand replicas takes tens of milliseconds, in steps with other work in between.
+A sample of a hundred thousand replicas takes tens of milliseconds. It is taken in steps, with other work in between.
 """
 
 import asyncio
@@ -50,14 +50,14 @@ A = TypeVar("A", bound=Message)
 logger = logging.getLogger(__name__)
 
 STEP = 1_000
-"""Replicas, or committed offsets, that are sampled in one turn of the loop: about a millisecond."""
+"""Number of replicas, or of committed offsets, that are sampled in one turn of the loop. This takes about a ms."""
 DATES_MS_MAX = 1_000
-"""Time for reading the dates of records in one sample. Later ages stay unknown until the next sample, and the history
-gets its point in time however busy the disk is."""
+"""Time in ms for reading append times of records from the disk, in one sample. Ages that are not read by then are
+unknown until the next sample. So a busy disk does not delay the sample."""
 BUSIEST_TOLD = 20
-"""Busiest partitions that are reported: this many by bytes written, and as many by bytes read."""
+"""Number of busiest partitions that are reported: so many by bytes written, and so many by bytes read."""
 NUMBER_MAX = 1 << 40
-"""A response with slots or counts above this is not sound."""
+"""Largest slot or count in a valid response of another node."""
 
 
 _Place = tuple[str, int, int, int]
@@ -66,7 +66,7 @@ _Place = tuple[str, int, int, int]
 
 @dataclass(slots=True, kw_only=True)
 class _Dates:
-    """The dates of records that one sample needs. A record that was dated for the sample before is not read again."""
+    """The append times of records that one sample needs. Times that the previous sample found are not read again."""
 
     before: Mapping[_Place, int]
     found: dict[_Place, int] = field(default_factory=dict)
@@ -106,14 +106,14 @@ class HistoryService:
         self.on_history = peer_handler(HISTORY, self._tell)
         self.on_sizes = peer_handler(SIZES, self._tell_sizes)
 
-    # -- looking ---------------------------------------------------------------------------------
+    # -- sampling --------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Sample at the beginning of each slot of the wall clock until cancelled."""
+        """Take a sample at the beginning of each slot (ten seconds of the wall clock), until cancelled."""
         while True:
             slot = self._clock.wall_ms() // STEP_MS
-            # A timer may fire a moment early, in the slot that has its sample already. A second sample there would be
-            # lost.
+            # A timer may fire a moment early, while the slot is the one that has its sample already. So check the slot
+            # again before the next sample.
             while self._clock.wall_ms() // STEP_MS == slot:
                 await self._clock.sleep(STEP_MS - self._clock.wall_ms() % STEP_MS)
             await self._look()
@@ -172,19 +172,19 @@ class HistoryService:
     async def _age_ms(
         self, runner: PartitionRunner, position: int, dates: "_Dates"
     ) -> float | None:
-        """Return how long the first record from ``position`` on has been committed here; None: not known."""
+        """Return for how long the first record at or above ``position`` has been committed here; None if unknown."""
         key = (runner.topic_id, runner.partition)
         offset = max(position, runner.log.log_start_offset)
         passed_ms = self._watermarks.passed_ms(key, offset)
         if passed_ms is not None:
             return max(0.0, self._clock.now_ms() - passed_ms)
-        # The record was there before the notes of its partition.
+        # The record was committed before ``_watermarks`` had its first note of the partition. Use its append time.
         place = (*key, runner.leader_epoch, offset)
         appended_ms = dates.before.get(place, dates.found.get(place))
         if appended_ms is None and dates.ms_left > 0:
             began_ms = self._clock.now_ms()
             appended_ms = await self._appended_ms(runner, offset)
-            # A read from the page cache does not wait. Without this turn, many of them would hold the loop.
+            # A read from the page cache does not wait. Without this turn, many such reads would keep the loop busy.
             await one_turn()
             dates.ms_left -= self._clock.now_ms() - began_ms
         if appended_ms is None:
@@ -193,11 +193,11 @@ class HistoryService:
         return max(0, self._clock.wall_ms() - appended_ms)
 
     def groups_here(self) -> Sequence[GroupSample]:
-        """Return the groups' offsets in partitions that this node leads, at most ten seconds old."""
+        """Return the committed offsets of groups in the partitions that this node leads. They are at most ten s old."""
         return self._groups_here
 
     async def _lag(self, runner: PartitionRunner, position: int) -> int | None:
-        """Return the lag as ``PartitionOffsets.lag_of`` has it; None also if the last record is not found."""
+        """Return the lag as ``PartitionOffsets.lag_of`` defines it; None also if the last record cannot be found."""
         end = runner.stable_end
         if position == end:
             return 0
@@ -215,18 +215,18 @@ class HistoryService:
         return offsets.lag_of(position)
 
     def topics_here(self) -> Mapping[str, TopicHere]:
-        """Return what this node has of each topic, by topic id."""
+        """Return this node's bytes and rates of each topic, by topic id."""
         return self._here
 
     def stored_bytes_here(self, topic_id: str, partition: int) -> int | None:
-        """Return the bytes that this node's replica takes now; None without a replica."""
+        """Return the size of this node's replica now, in bytes; None if this node has no replica."""
         runner = self._replicas.find(topic_id, partition)
         return None if runner is None else runner.log.size_bytes
 
     async def stored_bytes(
         self, topic_ids: Collection[str], *, by_partition: bool = False
     ) -> StoredBytes:
-        """Return sums over the replicas of all nodes that answer."""
+        """Return the sums of sizes over the replicas of all nodes that answer."""
         request = SizesRequest(topic_ids=tuple(topic_ids), by_partition=by_partition)
         answers, silent = await self._each(
             lambda id_: self._ask(id_, SIZES, request), self._tell_sizes(request)
@@ -251,10 +251,10 @@ class HistoryService:
                     sizes[str(number)] = size
         return SizesAnswer(sizes=sizes)
 
-    # -- telling ---------------------------------------------------------------------------------
+    # -- answering -------------------------------------------------------------------------------
 
     async def of_nodes(self) -> HistoryView:
-        """Return every node's own series."""
+        """Return the series of every node."""
         answers, silent = await self._ask_all(HistoryRequest())
         end_slot = _end_of(answers)
         series = [
@@ -265,14 +265,15 @@ class HistoryService:
         return self._view(end_slot, series, answers, silent)
 
     async def of_topic(self, topic: str) -> HistoryView:
-        """Return sums over nodes."""
+        """Return the series of a topic: sums over all nodes."""
         topic_id = (await self._topic(topic)).topic_id
         return await self._sums(HistoryRequest(topic_id=topic_id))
 
     async def of_group(self, group: str) -> HistoryView:
-        """Return sums over nodes; all zeros if there is no lag.
+        """Return the series of a group's lag: sums over all nodes; all zeros if there is no lag.
 
-        If a partition has no leader that answers, the whole hour is unknown: its part is in that node's memory.
+        A leader keeps the lag in its partitions in memory. If a partition has no leader, or its leader does not answer,
+        the lag of the whole hour is unknown.
         """
         view = await self._sums(HistoryRequest(group=group))
         partitions = self._metadata.image.partitions
@@ -294,13 +295,13 @@ class HistoryService:
     async def _ask_all(
         self, request: HistoryRequest
     ) -> tuple[list[tuple[int, HistoryAnswer]], list[int]]:
-        """Return the responses by node, and the nodes that gave none."""
+        """Return the responses by node, and the ids of nodes that gave none."""
         return await self._each(lambda id_: self._ask_history(id_, request), self._tell(request))
 
     async def _each(
         self, ask_node: Callable[[int], Awaitable[T | None]], own_answer: Awaitable[T]
     ) -> tuple[list[tuple[int, T]], list[int]]:
-        """Return the responses of all live nodes, including this one, and the nodes that gave none."""
+        """Return the responses of this node and all live nodes, and the ids of nodes that gave none."""
         image, own = self._metadata.image, self._metadata.node_id
         live = sorted({own, *image.live_brokers()})
         answers = await asyncio.gather(
@@ -374,9 +375,9 @@ class HistoryService:
 def _traffic_of(
     answers: Sequence[tuple[int, HistoryAnswer]],
 ) -> dict[PartitionKey, PartitionTraffic]:
-    """Sum the rates over nodes.
+    """Sum the rates of partitions over nodes.
 
-    Several nodes have a part of one partition if its leader changed, or if followers were read.
+    Several nodes have rates of one partition if its leader has changed, or if consumers read from followers.
     """
     found: dict[PartitionKey, PartitionTraffic] = {}
     for _, answer in answers:
@@ -430,19 +431,19 @@ def _rates(row: tuple[object, PartitionTraffic]) -> tuple[float, float]:
 
 
 def _top(rows: Sequence[T], rates: Callable[[T], tuple[float, float]]) -> list[T]:
-    """Return the rows that take the most, then those that give the most."""
+    """Return the rows with the highest first rate, then those with the highest second rate, without duplicates."""
     takes = sorted(rows, key=lambda row: rates(row)[0], reverse=True)[:BUSIEST_TOLD]
     gives = sorted(rows, key=lambda row: rates(row)[1], reverse=True)[:BUSIEST_TOLD]
     return takes + [row for row in gives if row not in takes]
 
 
 def summed(answers: Sequence[HistoryAnswer]) -> tuple[int, dict[str, Floats]]:
-    """Sum series by name; return the sums and the slot that they end with.
+    """Sum the series of all nodes by name; return the last slot of the sums, and the sums.
 
-    The slot is the newest for which all nodes have reported. At its beginning some nodes have sampled and others have
-    not, and a missing sample would count as zero. A node that is further behind is ignored for that choice.
+    This is the newest slot for which all nodes have a sample. At the beginning of a slot some nodes do not have theirs
+    yet, and a missing sample would count as zero. A node that is more than one slot behind is ignored for this choice.
 
-    If a node has a gap between two samples, the sum is unknown there: what the node led is missing from it.
+    If a node has a gap between two samples, the sum is unknown there, because the node's part is missing.
     """
     newest = max((answer.end_slot for answer in answers), default=0)
     end_slot = min((a.end_slot for a in answers if a.end_slot >= newest - 1), default=0)
@@ -458,7 +459,7 @@ def summed(answers: Sequence[HistoryAnswer]) -> tuple[int, dict[str, Floats]]:
 
 
 def _gaps(values: Floats) -> Iterator[int]:
-    """Return the places of unknown values between known ones."""
+    """Yield the indexes of unknown values that lie between known ones."""
     known = [at for at, value in enumerate(values) if not math.isnan(value)]
     for before, after in pairwise(known):
         yield from range(before + 1, after)
@@ -469,7 +470,7 @@ def _end_of(answers: Sequence[tuple[int, HistoryAnswer]]) -> int:
 
 
 def _series_of(answer: HistoryAnswer, end_slot: int) -> Iterable[tuple[str, Floats]]:
-    """Return a node's series, shifted so that they end with ``end_slot``."""
+    """Yield a node's series, shifted so that the last value belongs to ``end_slot``."""
     late = min(max(end_slot - answer.end_slot, 0), POINTS)
     early = max(answer.end_slot - end_slot, 0)
     for at, name in enumerate(answer.names):
@@ -479,7 +480,7 @@ def _series_of(answer: HistoryAnswer, end_slot: int) -> Iterable[tuple[str, Floa
 
 
 def _sum(one: Iterable[float], other: Iterable[float]) -> Floats:
-    """Add point by point. If only one of the two values is known, the sum is that value."""
+    """Add two series point by point. If only one of two values is known, the sum is that value."""
     return array(
         "f",
         (

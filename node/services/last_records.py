@@ -1,8 +1,8 @@
-"""Find where the last N records of a log begin, for a reader that may not see everything that has an offset.
+"""Finds where the last N records of a log begin, for a reader that does not see every offset.
 
-An offset may belong to a marker, to an aborted transaction, or to a record that compaction removed. So the search goes
-back from the end, window by window, and counts records in the headers of batches. It stops after
-``LOOK_BACK_BYTES_MAX``. Further back, every offset counts as a record, and the reader may get fewer records.
+An offset may belong to a marker, to a record of an aborted transaction, or to a record that compaction removed. So the
+search goes back from the end, window by window, and counts records by the headers of batches. It stops after
+``LOOK_BACK_BYTES_MAX``. Before that point, every offset counts as a record, so the reader may get fewer records.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -14,21 +14,21 @@ from milena.model.turns import one_turn
 from storage.state.transactions import AbortedRange, Identity, is_aborted
 
 ReadSpan = Callable[[int, int], Awaitable[bytes]]
-"""Takes an offset and an end; returns whole stored batches from the one with the offset, below the end; at least
-one."""
+"""Takes an offset and an end (exclusive); returns whole stored batches below the end, at least one. The first of them
+contains the offset."""
 
 LOOK_BACK_BYTES_MAX = 16 << 20
-"""Stored bytes that one search reads."""
+"""Largest number of stored bytes that one search reads."""
 READ_BYTES_MAX = 256 << 10
-"""Stored bytes that one step of the search asks for. Their headers hold the loop for a few ms."""
+"""Largest number of stored bytes that one step of the search reads. Their headers keep the loop busy for a few ms."""
 _READ_BYTES_MIN = 4 << 10
-"""The least that a step counts for. A step costs as much as reading this many bytes, however few it finds."""
+"""Smallest number of bytes that a step counts for: even if it finds fewer, it takes as long as reading this many."""
 _WINDOW_OFFSETS_MIN, _WINDOW_OFFSETS_MAX = 16, 4_096
 
 
 @dataclass(frozen=True, slots=True)
 class _CountedBatch:
-    """A batch with records for the reader. The records lie in ``span``, the stored bytes that were read."""
+    """A batch with records that the reader sees. ``span``: the stored bytes that were read; ``position``: its place."""
 
     header: BatchHeader
     span: bytes
@@ -38,18 +38,18 @@ class _CountedBatch:
 
 @dataclass(slots=True, kw_only=True)
 class LastRecords:
-    """A search. ``aborted``: the transactions whose records the reader does not see."""
+    """One search. ``aborted``: the transactions whose records the reader does not see."""
 
     read: ReadSpan
     start: int
     """The first offset of the log."""
     end: int
-    """The end of reading, exclusive."""
+    """The offset at which reading ends (exclusive)."""
     aborted: Mapping[Identity, AbortedRange]
     bytes_left: int = LOOK_BACK_BYTES_MAX
 
     async def find(self, count: int) -> int:
-        """Return the offset of the ``count``-th record from the end, or the log's start if there are fewer.
+        """Return the offset of the ``count``-th record from the end; the log's start if there are fewer records.
 
         Raises:
             CorruptBatchError: the bytes are not batches.
@@ -58,7 +58,7 @@ class LastRecords:
         return self.start if found is None else found
 
     async def records_end(self) -> int:
-        """Return one above the offset of the last record, or the log's start if there is none.
+        """Return one above the offset of the last record; the log's start if there is no record.
 
         Raises:
             CorruptBatchError: the bytes are not batches.
@@ -69,8 +69,8 @@ class LastRecords:
     async def _find(self, count: int) -> int | None:
         wanted, end, width = count, self.end, _WINDOW_OFFSETS_MIN // 2
         while wanted > 0 and end > self.start and self.bytes_left > 0:
-            # Double the window: few of a compacted log's offsets may have a record. Start small: a few records may be
-            # large.
+            # Start with a small window, because a few records may be large. Then double it, because in a compacted log
+            # few offsets may have a record.
             width = min(2 * width, _WINDOW_OFFSETS_MAX)
             first = max(self.start, end - width)
             begin, batches = await self._window(first, end)
@@ -82,9 +82,9 @@ class LastRecords:
         return end - wanted if end - wanted >= self.start else None
 
     async def _window(self, first: int, end: int) -> tuple[int, list[_CountedBatch]]:
-        """Return the batches from the one that holds ``first`` up to ``end``, and the offset where they begin.
+        """Return the offset at which the window's batches begin, and these batches: from ``first`` up to ``end``.
 
-        If they are larger than what is left to read, return ``end`` and no batches.
+        If reading them exceeds ``bytes_left``, return ``end`` and no batches.
         """
         begin, offset = first, first
         found: list[_CountedBatch] = []

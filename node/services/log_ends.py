@@ -1,12 +1,16 @@
-"""The right of a replica to say where a log ends.
+"""Checks that a replica may tell a reader where its log ends.
 
 In a planned change of leader (a drain, a preferred leader, a reassignment), the former leader keeps its lease. It may
-be the last to hear that another broker leads and has appended more. Its end is then out of date. A reader that gets it
-as "latest" would read records that were acknowledged before the reader asked. A reader that is told "out of range"
-would skip or repeat records. So a leader asks the quorum before it reports its end, once for all waiting readers.
+be the last node to learn that another broker leads and has appended more. Its end is then too low:
 
-A follower hears of commits a moment after the leader has answered writers. So before a follower says that there is no
-more, it asks the leader for its high watermark (``LeaderEnds``). It also asks the quorum whether that leader led.
+- If it reports this end as "latest", the reader gets records that were acknowledged before it asked.
+- If it reports "out of range", the reader skips or repeats records.
+
+So a leader asks the quorum whether it still leads before it reports its end. All waiting readers share one question.
+
+A follower learns of commits a moment after the leader has answered writers. So before a follower says that there are no
+more records, it asks the leader for its high watermark (``LeaderEnds``). It also asks the quorum whether that broker
+was the leader.
 """
 
 import asyncio
@@ -19,7 +23,7 @@ from raft_meta.machine.image import PartitionKey
 
 
 class MovedError(Exception):
-    """This node's image says by now that another broker leads: ask that one. Never leaves the node."""
+    """This node's image shows now that another broker leads: ask that broker. This error stays within the node."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
@@ -27,13 +31,16 @@ class MovedError(Exception):
 
 
 class LogEnds:
-    """Checks with the quorum which broker leads. Owned by the data loop."""
+    """Checks with the quorum which broker leads a partition. Owned by the data loop."""
 
     def __init__(self, metadata: MetadataStore) -> None:
         self._metadata = metadata
 
     async def confirm(self, runner: PartitionRunner, leader_epoch: int) -> None:
-        """Make sure that no other replica has acknowledged anything since ``leader_epoch`` began.
+        """Make sure that no other replica has acknowledged a record since ``leader_epoch`` began.
+
+        Raises:
+            MovedError: another replica may have.
 
         Raises:
             MovedError: another one may have.
@@ -45,7 +52,7 @@ class LogEnds:
         await self.check(key, self._metadata.node_id, leader_epoch)
 
     async def check(self, key: PartitionKey, leader_id: int, leader_epoch: int) -> None:
-        """Make sure that the broker led the partition in this epoch when this was called.
+        """Make sure that the broker led the partition in this epoch at the time of this call.
 
         Raises:
             MovedError: the broker did not lead.
@@ -64,14 +71,14 @@ class LeaderEnds:
     """
 
     def __init__(self, ask: Callable[[PartitionRunner], Awaitable[int]]) -> None:
-        """Start without questions. ``ask`` asks the leader of a followed partition for its high watermark."""
+        """``ask``: asks the leader of a followed partition for its high watermark."""
         self._ask = ask
         self._questions: dict[PartitionKey, asyncio.Future[int]] = {}
 
     async def high_watermark(self, runner: PartitionRunner) -> int | MilenaError:
-        """Return the leader's high watermark after this was called, or the reason why it is not known.
+        """Return a high watermark that the leader had after this call, or the error if it cannot be asked.
 
-        A question in flight started too early: a record may have been acknowledged after its leader answered.
+        A question that is already in flight is too old: its leader may have answered before a record was acknowledged.
         """
         key = (runner.topic_id, runner.partition)
         under_way = self._questions.get(key)

@@ -1,4 +1,4 @@
-"""Calls between the services of nodes, declared. Names on the wire are those of earlier releases."""
+"""Declarations of the calls between the services of nodes. Names on the wire are those of earlier releases."""
 
 from typing import Literal
 
@@ -8,7 +8,7 @@ from node.peers.messages import Blob, CallType, Done, Message
 
 
 class AppendBatchRequest(Message, frozen=True, kw_only=True):
-    """Append the batch in the body as leader under this epoch. ``acks``: as clients send it, -1 for all."""
+    """Append the batch in the body, as leader under this epoch. ``acks``: as clients send it, -1 for all."""
 
     topic_id: str = field(name="topic")
     partition: int
@@ -18,37 +18,38 @@ class AppendBatchRequest(Message, frozen=True, kw_only=True):
 
 
 class AppendBatchAnswer(Message, frozen=True, kw_only=True):
-    """Offsets of the batch's first and last record; -1 if the write did not wait for them."""
+    """The offsets of the batch's first and last record; -1 with acks=0."""
 
     base_offset: int = field(name="base")
     last_offset: int = field(name="last")
     is_duplicate: bool = field(name="dup")
     append_time_ms: int = field(name="time", default=-1)
-    """Wall ms of the leader's clock; -1: not known."""
+    """Time of the append by the leader's wall clock, in ms; -1: unknown."""
 
 
 class AppendIfRequest(AppendBatchRequest, frozen=True, kw_only=True):
-    """Append the batch in the body if ``expected_end`` is its offset.
+    """Append the batch in the body only if it gets the offset ``expected_end``.
 
-    This is a call of its own: a node of an earlier release would ignore the field, and append at any end.
+    This is a separate call, because a node of an earlier release would ignore an additional field and append anywhere.
     """
 
     expected_end: int = field(name="if")
 
 
 class AppendIfAnswer(AppendBatchAnswer, frozen=True, kw_only=True):
-    """The result. With ``end_offset``, nothing was written: the log ended there.
+    """The result. If ``end_offset`` is set, nothing was written, because the log ended there.
 
-    That end is committed, and no other broker led.
+    That end was committed, and this broker was still the leader.
     """
 
     end_offset: int | None = field(name="end", default=None)
 
 
 class ReadRequest(Message, frozen=True, kw_only=True):
-    """Read committed records as leader under this epoch.
+    """Read committed records, as leader under this epoch.
 
-    ``offset`` may be ``earliest`` or ``latest``. With ``timestamp_ms``, that time gives the offset.
+    ``offset``: an offset, ``earliest`` or ``latest``. ``timestamp_ms``: if set, start at the first record at or after
+    this time.
     """
 
     topic_id: str = field(name="topic")
@@ -59,25 +60,25 @@ class ReadRequest(Message, frozen=True, kw_only=True):
     timeout_ms: int
     leader_epoch: int = field(name="epoch")
     is_doubted: bool = field(name="bad", default=False)
-    """Read nothing: what was sent from ``offset`` on was not whole. Check it."""
+    """Read nothing, but check the stored records: those that were sent from ``offset`` on arrived damaged."""
     is_uncommitted: bool = field(name="raw", default=False)
     """Include records of transactions that are open or aborted."""
     is_unconfirmed: bool = field(name="unconfirmed", default=False)
-    """Report from memory where the log ends, without asking the quorum. An earlier release asks it."""
+    """Return the log's end as this node knows it, without asking the quorum. An earlier release asks the quorum."""
     wants_records_end: bool = field(name="last", default=False)
-    """Report where the last record ends, too. An earlier release does not."""
+    """Also return the end of the last record. An earlier release does not."""
 
 
 class ReadAnswer(Message, frozen=True, kw_only=True):
-    """The offset at which the batches in the body begin, and the partition's state when they were read."""
+    """The offset of the first batch in the body, and the partition's ends when the batches were read."""
 
     start_offset: int = field(name="start")
     readable_end: int = field(name="hw")
-    """The end of reading for this reader. An earlier release knows no other end."""
+    """The offset at which reading ends for this reader. It is the only end that an earlier release sends."""
     log_start_offset: int = field(name="log_start")
     leader_epoch: int = field(name="epoch")
     records_end: int = field(name="last", default=-1)
-    """One above the last record that a committed reader sees; -1: not asked for, or not known."""
+    """One above the last record that a reader of committed records sees; -1: not asked for, or unknown."""
     high_watermark: int = field(name="committed", default=-1)
     """-1 from an earlier release."""
     last_stable_offset: int = field(name="stable", default=-1)
@@ -85,7 +86,7 @@ class ReadAnswer(Message, frozen=True, kw_only=True):
 
 
 class DeleteRecordsRequest(Message, frozen=True, kw_only=True):
-    """Delete the records below ``before`` as leader under this epoch. None: all committed records."""
+    """Delete the records below ``before``, as leader under this epoch. None: delete all committed records."""
 
     topic_id: str = field(name="topic")
     partition: int
@@ -95,20 +96,20 @@ class DeleteRecordsRequest(Message, frozen=True, kw_only=True):
 
 
 class DeleteRecordsAnswer(Message, frozen=True, kw_only=True):
-    """The first offset that remains."""
+    """The first offset that is left."""
 
     log_start_offset: int = field(name="start")
 
 
 class SequencesRequest(Message, frozen=True, kw_only=True, omit_defaults=True):
-    """Report how far a producer has written in the partitions that the node leads, once it knows the epoch."""
+    """Report how far a producer has written in the partitions that the node leads, once its image has the epoch."""
 
     producer_id: int = field(name="id")
     producer_epoch: int = field(name="epoch")
     wants_rows: bool = field(name="rows", default=True)
-    """False: the response only confirms that the epoch is known. An earlier release sends rows anyway."""
+    """False: only confirm that the image has the epoch. An earlier release sends rows nevertheless."""
     wants_held: bool = field(name="held", default=False)
-    """Report also which copies have a transaction of an earlier epoch. An earlier release reports none."""
+    """Also report which copies have transactions of an earlier epoch. An earlier release reports none."""
 
 
 class SequenceRow(Struct, frozen=True, array_like=True):
@@ -120,9 +121,9 @@ class SequenceRow(Struct, frozen=True, array_like=True):
 
 
 class HeldRow(Struct, frozen=True, array_like=True):
-    """A transaction that holds up readers in a copy: open, or with a marker that the copy does not know as committed.
+    """A transaction for which readers of a copy wait: it is open there, or its marker is not known to be committed.
 
-    ``leader_epoch``: the leader epoch that the copy knows.
+    ``leader_epoch``: the partition's leader epoch as the copy's node knows it.
     """
 
     topic_id: str
@@ -132,18 +133,18 @@ class HeldRow(Struct, frozen=True, array_like=True):
 
 
 class SequencesAnswer(Message, frozen=True, kw_only=True, omit_defaults=True):
-    """The partitions that the node leads and that know the producer."""
+    """The last sequences of the producer in the partitions that the node leads."""
 
     rows: tuple[SequenceRow, ...]
     held: tuple[HeldRow, ...] = ()
-    """All copies of the node count here, not only those that lead: a leader may change during the question."""
+    """Transactions in all copies of the node, not only those that lead: a leader may change during the question."""
 
 
 class OpenTransactionRequest(Message, frozen=True, kw_only=True, omit_defaults=True):
     """Report how far a transaction has come in a partition, as leader under this epoch or a later one.
 
-    ``is_bound``: the response counts only if its leader epoch is still the partition's when it is used. So the quorum
-    need not be asked now whether this broker leads.
+    ``is_bound``: the sender will have the quorum check that the leader epoch of the response is still the present one.
+    So the leader need not ask the quorum now whether it still leads.
     """
 
     topic_id: str = field(name="topic")
@@ -155,9 +156,9 @@ class OpenTransactionRequest(Message, frozen=True, kw_only=True, omit_defaults=T
 
 
 class OpenTransactionAnswer(Message, frozen=True, kw_only=True, omit_defaults=True):
-    """The end (exclusive) of the transaction's last batch and the number of its records; -1 and 0: it is not open.
+    """The end (exclusive) of the transaction's last batch, and its number of records; -1 and 0 if it is not open.
 
-    ``leader_epoch``: the epoch under which that was said, if the request is bound to it; else -1.
+    ``leader_epoch``: the leader epoch of this response if the request is bound, else -1.
     """
 
     end_offset: int = field(name="end")
@@ -166,18 +167,18 @@ class OpenTransactionAnswer(Message, frozen=True, kw_only=True, omit_defaults=Tr
 
 
 class KeyedTransactionRequest(Message, frozen=True, kw_only=True):
-    """Report what was written under an idempotency key, as leader of a partition that may be the key's home."""
+    """Report which transaction used an idempotency key, as leader of a partition that may be the key's home."""
 
     topic_id: str = field(name="topic")
     partition: int
     leader_epoch: int = field(name="epoch")
     partition_count: int = field(name="partitions")
-    """The topic's partition count that the sender knows. The leader must know it, too, before it can respond."""
+    """The topic's partition count in the sender's image. The leader responds once its own image has it, too."""
     key_hash: bytes = field(name="key")
 
 
 class PartitionRow(Struct, frozen=True, array_like=True):
-    """The key of a partition."""
+    """The topic id and number of a partition."""
 
     topic_id: str
     partition: int
@@ -190,11 +191,11 @@ class MarkedTransactionRequest(Message, frozen=True, kw_only=True, omit_defaults
     producer_epoch: int = field(name="producer_epoch")
     partitions: tuple[PartitionRow, ...]
     may_lack: bool = field(name="lack", default=False)
-    """A partition that has neither records nor a marker of the transaction is done. An earlier release waits there."""
+    """Count a partition as done if it has neither records nor a marker of the transaction. Earlier releases wait."""
 
 
 class ExtentRow(Struct, frozen=True, array_like=True):
-    """The offsets that a transaction wrote in one partition; the end is exclusive."""
+    """The range of offsets that a transaction wrote in one partition; the end is exclusive."""
 
     topic_id: str
     partition: int
@@ -203,7 +204,7 @@ class ExtentRow(Struct, frozen=True, array_like=True):
 
 
 class PlaceRow(Struct, frozen=True, array_like=True):
-    """The records of a request in a transaction: in which extent, after how many other records, and how many."""
+    """The place of a request's records in a transaction: which extent, how many records before them, how many."""
 
     extent: int
     first: int
@@ -211,11 +212,11 @@ class PlaceRow(Struct, frozen=True, array_like=True):
 
 
 class KeyedTransactionAnswer(Message, frozen=True, kw_only=True):
-    """The topic's partition count when the key was used; -1: the key was not used.
+    """The topic's partition count when the key was used; -1 if the key was not used.
 
-    ``producer_id`` and ``producer_epoch`` name the transaction; (-1, -1): it was none. ``extents``: what the
-    transaction wrote, once its marker is there. ``places``: the key's own records in a transaction that several keys
-    share.
+    ``producer_id`` and ``producer_epoch`` name the transaction that used the key; (-1, -1): a write without one.
+    ``extents``: all that the transaction wrote, once its marker is in the log. ``places``: the records of the request
+    with this key, if several keys share the transaction.
     """
 
     partition_count: int = field(name="partitions")
@@ -227,11 +228,11 @@ class KeyedTransactionAnswer(Message, frozen=True, kw_only=True):
 
 
 class OpenTransactionsRequest(Message, frozen=True, kw_only=True):
-    """Report the transactions that are open in partitions that the node leads."""
+    """Report the transactions that are open in the partitions that the node leads."""
 
 
 class OpenTransactionRow(Struct, frozen=True, array_like=True):
-    """One transaction in one partition; times are wall ms."""
+    """One transaction in one partition; times are ms of the wall clock."""
 
     topic_id: str
     partition: int
@@ -244,41 +245,41 @@ class OpenTransactionRow(Struct, frozen=True, array_like=True):
 
 
 class OpenTransactionsAnswer(Message, frozen=True, kw_only=True):
-    """Transactions without a marker, at most ``ROWS_MAX`` of them; those that began first."""
+    """Transactions without a committed marker: at most ``ROWS_MAX``, the oldest first."""
 
     rows: tuple[OpenTransactionRow, ...]
 
 
 class MovesRequest(Message, frozen=True, kw_only=True):
-    """Report the progress of replicas that are being added to partitions that the node leads."""
+    """Report the progress of replicas that moves add to the partitions that the node leads."""
 
 
 class ReplicaProgress(Struct, frozen=True, kw_only=True, array_like=True):
-    """The progress of a replica that is being added, as its leader knows it."""
+    """The progress of a replica that a move adds, as its leader knows it."""
 
     topic_id: str
     partition: int
     broker_id: int
     offsets_left: int
     bytes_left: int
-    """Estimated, as if all records of the log had the same size."""
+    """Estimated from the log's size, as if all its records had the same size."""
 
 
 class MovesAnswer(Message, frozen=True, kw_only=True):
-    """Replicas that are being added."""
+    """The progress of replicas that moves add."""
 
     rows: tuple[ReplicaProgress, ...]
 
 
 class HistoryRequest(Message, frozen=True, kw_only=True):
-    """Report the last hour: of the node, of a topic, or of a group's lag on the partitions that the node leads."""
+    """Report the last hour: of the node, of a topic, or of a group's lag in the partitions that the node leads."""
 
     topic_id: str = field(name="topic", default="")
     group: str = ""
 
 
 class BusyRow(Struct, frozen=True, array_like=True):
-    """A partition, and the traffic of the node's replica of it over the last minute, as rates per second."""
+    """A partition, and the traffic of the node's replica of it in the last minute, as rates per second."""
 
     topic_id: str
     partition: int
@@ -289,7 +290,7 @@ class BusyRow(Struct, frozen=True, array_like=True):
 
 
 class HistoryAnswer(Message, frozen=True, kw_only=True):
-    """Series of one length, one after the other, as little-endian 32-bit floats. Each ends with ``end_slot``."""
+    """Series of equal length, one after the other, as little-endian 32-bit floats. Each ends with ``end_slot``."""
 
     end_slot: int = field(name="end")
     names: tuple[str, ...]
@@ -301,9 +302,9 @@ class HistoryAnswer(Message, frozen=True, kw_only=True):
 
 
 class SizesRequest(Message, frozen=True, kw_only=True):
-    """Report the bytes that the node's replicas of these topics take.
+    """Report the sizes of the node's replicas of these topics, in bytes.
 
-    ``by_partition``: report the bytes of each partition of the first topic.
+    ``by_partition``: report the size of each partition of the first topic.
     """
 
     topic_ids: tuple[str, ...] = field(name="topics")
@@ -311,7 +312,7 @@ class SizesRequest(Message, frozen=True, kw_only=True):
 
 
 class SizesAnswer(Message, frozen=True, kw_only=True):
-    """Bytes by topic id, or by partition number; without those of which the node has no replica."""
+    """Sizes in bytes by topic id, or by partition number. What the node has no replica of is left out."""
 
     sizes: dict[str, int]
 

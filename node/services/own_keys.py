@@ -1,4 +1,4 @@
-"""Idempotency keys: each principal has its own, and a failed request under one may have an earlier attempt."""
+"""Idempotency keys: how keys of different principals are kept apart, and what a failed request with a key may say."""
 
 import hashlib
 from collections.abc import Iterator
@@ -18,9 +18,10 @@ from raft_meta.machine.image import Topic
 
 
 def own_key(key: IdempotencyKey | None, topic: Topic) -> IdempotencyKey | None:
-    """Return a request's key as the topic knows it: the principal's own, if the topic tells principals apart.
+    """Return the key under which the topic stores a request.
 
-    If the cluster asks for no credentials, all callers share their keys.
+    If the topic keeps principals apart, the result depends on the principal and on the key that the client sent. If
+    requests have no principal, because the cluster asks for no credentials, all callers share their keys.
     """
     principal = on_behalf.principal.get()
     if key is None or not principal or not topic.has_own_keys:
@@ -31,10 +32,11 @@ def own_key(key: IdempotencyKey | None, topic: Topic) -> IdempotencyKey | None:
 
 @contextmanager
 def under_key(key: IdempotencyKey | None) -> Iterator[None]:
-    """Turn "nothing was written" into what is known under the key of a request, which may be a repeat.
+    """Replace "nothing was written" by "fate unknown", if the failed request has an idempotency key.
 
-    An attempt that reached no leader wrote nothing. An earlier attempt under the key may have, and only a leader could
-    tell. A leader that refuses for lack of replicas or space has looked: its log has nothing under the key.
+    An attempt that reached no leader wrote nothing. But an earlier attempt with the same key may have written, and only
+    a leader could tell. Two errors are not replaced: a leader that refuses for lack of replicas or of space has looked,
+    and its log has no records under the key.
 
     Raises:
         FateUnknownError: replaces an error that says only that this attempt wrote nothing.

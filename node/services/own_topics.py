@@ -5,10 +5,10 @@ from raft_meta.machine.access import audit
 
 
 def check_written_by_clients(topic: str) -> None:
-    """Refuse a client's records for a topic of the cluster's own: its readers must be able to trust it.
+    """Refuse a client's records for a topic that only the cluster writes, so that readers can trust the topic.
 
     Raises:
-        ForbiddenError: the topic is one of them; nothing was written.
+        ForbiddenError: the topic is such a topic; nothing was written.
     """
     if topic == audit.TOPIC:
         raise ForbiddenError(f"topic {topic} is written by the cluster alone")

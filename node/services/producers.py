@@ -1,15 +1,15 @@
-"""Producer ids: their allocation, and the end of a former holder's writes.
+"""Producer ids: their allocation, and how writes of a former holder of an id are stopped.
 
-A name that is taken over gets the next epoch. Before the new holder gets its response, every leader reports the last
-sequences written under the id. A leader reports only once its own image has the new epoch. From then on it refuses the
-former holder, so the sequences that it reported stay the last.
+A client that takes over a name gets the id's next epoch. Before it gets this response, every leader reports the last
+sequences written under the id. A leader reports only after its own image has the new epoch. From then on it refuses
+the former holder. So the sequences that it reported stay the last ones.
 
-The end of a transaction raises the epoch, too. The end is answered once all leaders refuse later writes under its mark
-(``spread``). Writes that a leader accepts meanwhile do not count.
+The end of a transaction raises the epoch, too. It is answered once all leaders refuse later writes under the
+transaction's epoch (``spread``). Writes that a leader accepts before this do not count.
 
-No part of the replicated state says where a transaction wrote. So the end of one that is not committed asks all brokers
-which of their copies have it, and waits for the markers there (``end_former``). The in-sync copies of a partition have
-all acknowledged records. So one of them is enough to learn of a transaction that holds up acknowledged records.
+The replicated state does not say where an aborted transaction wrote. So the node that aborts it asks all brokers which
+of their copies have records of it, and waits for the markers there (``end_former``). Each in-sync copy of a partition
+has all acknowledged records. So the answer of one of them is enough to find every transaction that readers wait for.
 """
 
 import asyncio
@@ -45,20 +45,20 @@ from raft_meta.machine.producers import OWNERS_LEVEL
 
 IMAGE_WAIT_MS = 1_000
 SPREAD_MS = 300
-"""How long the end of a transaction waits for brokers to hear of it. A broker that is cut off or stands still is not
-worth a longer wait: it acknowledges nothing once its lease is over."""
+"""How long the end of a transaction waits until brokers know of it, in ms. For a broker that is cut off or hangs, a
+longer wait is not needed: once its lease is over, it acknowledges nothing."""
 FORMER_END_MS = 2_000
-"""How long the next holder of a name waits until the former one's transactions hold up no reader. It may write
-meanwhile, so a partition without a leader does not keep it from the others."""
+"""How long a new holder of a name waits until readers do not wait for the former holder's transactions any more, in ms.
+It may write even if this time passes, so a partition without a leader does not keep it from the other partitions."""
 
 
 def principal_to_own(image: Image) -> str:
-    """Return the principal that will own a producer that the present request reserves; empty: no particular one."""
+    """Return the principal that will own the producer that the present request reserves; empty for none."""
     return on_behalf.principal.get() if image.feature_level >= OWNERS_LEVEL else ""
 
 
 class ProducerService:
-    """Allocates producer ids, and knows how far each producer has written on the partitions led here."""
+    """Allocates producer ids, and reports how far a producer has written in the partitions that this node leads."""
 
     def __init__(
         self,
@@ -73,13 +73,13 @@ class ProducerService:
         self._replicas = replicas
         self._peer = peer
         self.on_sequences = peer_handler(SEQUENCES, self._tell_sequences)
-        """Handles the question of another node how far a producer has written in partitions led here."""
+        """Handles another node's question how far a producer has written in the partitions that this node leads."""
 
     def check_epoch(self, header: BatchHeader) -> None:
-        """Refuse a former holder of a producer id.
+        """Refuse a batch of a producer id's former holder.
 
         Raises:
-            StaleProducerEpochError: the quorum gave the id to another holder since.
+            StaleProducerEpochError: the quorum has given the id to another holder.
         """
         if header.producer_id < 0:
             return
@@ -91,15 +91,15 @@ class ProducerService:
             )
 
     async def check_transaction(self, header: BatchHeader, *, timeout_ms: float) -> None:
-        """Refuse a batch of a transaction that is not open, as far as this node's image tells.
+        """Refuse a batch of a transaction that is not open according to this node's image.
 
-        If the image is behind, a batch may pass. That batch comes after the records that the commit names, so it never
-        counts.
+        If the image is old, a batch of a committed transaction may pass. It is then written behind the records that the
+        commit names, so it does not count.
 
         Raises:
-            StaleProducerEpochError: the transaction is over.
-            TransactionNotFoundError: the transaction never began.
-            NoQuorumError: this node has not heard of the transaction, and no majority could be asked.
+            StaleProducerEpochError: the transaction has ended.
+            TransactionNotFoundError: the transaction was never started.
+            NoQuorumError: this node does not know the transaction, and no majority could be asked.
         """
         name = f"{header.producer_id}:{header.producer_epoch}"
         producer = self._metadata.image.producers.get(header.producer_id)
@@ -113,11 +113,11 @@ class ProducerService:
             raise StaleProducerEpochError(f"transaction {name} is over; nothing was written")
 
     async def allocate(self, name: str | None, *, timeout_ms: int) -> ProducerState:
-        """Return a new id, or the next epoch of a known name and the last sequences written under it.
+        """Return a new id; or, for a known name, the id, its next epoch, and the last sequences written under the id.
 
         Raises:
-            NotReadyError: a broker did not report what it knows, or a transaction of the former holder still holds up
-                readers. The name has its next epoch nevertheless.
+            NotReadyError: a broker did not report its sequences, or readers still wait for a transaction of the former
+                holder. The name has its next epoch nevertheless.
         """
         command = AllocateProducer(name=name, principal=principal_to_own(self._metadata.image))
         answer = await self._metadata.propose(command, timeout_ms=timeout_ms)
@@ -151,10 +151,10 @@ class ProducerService:
     async def spread(
         self, producer_id: int, producer_epoch: int, *, known_by: Collection[int | None] = ()
     ) -> None:
-        """Wait until every broker refuses what is written under an earlier epoch.
+        """Wait until every broker refuses writes under an epoch below ``producer_epoch``.
 
-        The images of this node and of the brokers ``known_by`` have the epoch already. A broker that does not answer
-        within ``SPREAD_MS`` is not waited for.
+        The images of this node and of the brokers ``known_by`` have this epoch already. If a broker does not answer
+        within ``SPREAD_MS``, this does not wait for it.
         """
         request = SequencesRequest(
             producer_id=producer_id, producer_epoch=producer_epoch, wants_rows=False
@@ -163,9 +163,9 @@ class ProducerService:
         await asyncio.gather(*(self._tell(broker_id, request) for broker_id in others))
 
     async def end_former(self, producer_id: int, producer_epoch: int, *, timeout_ms: float) -> bool:
-        """Do as ``spread``, and wait until transactions of earlier epochs hold up no reader.
+        """Do as ``spread``, and wait until no reader waits for a transaction of an earlier epoch.
 
-        Return False if the time is up first, or if all in-sync copies of a partition are silent.
+        Return False if the time is up first, or if no in-sync copy of a partition answered.
         """
         request = SequencesRequest(
             producer_id=producer_id,
@@ -190,16 +190,17 @@ class ProducerService:
         return has_ended
 
     async def _tell(self, broker_id: int, request: SequencesRequest) -> SequencesAnswer | None:
-        """Return the response of a broker; None if it gives none in time."""
+        """Return the response of a broker; None if there is none in time."""
         with suppress(MilenaError):
             return await ask(self._peer, broker_id, SEQUENCES, request, timeout_ms=SPREAD_MS)
         return None
 
     async def _ask(self, broker_id: int, producer_id: int, producer_epoch: int) -> SequencesAnswer:
-        """Ask a broker. One that cannot answer is about to lose its partitions, and their next leaders will report.
+        """Ask a broker for its sequences.
 
         Raises:
-            NotReadyError: the broker did not answer.
+            NotReadyError: the broker did not answer. It will probably lose its partitions; the caller may ask again,
+                and the next leaders will answer.
         """
         try:
             return await ask(
@@ -218,7 +219,7 @@ class ProducerService:
             ) from error
 
     def _held_here(self, producer_id: int, producer_epoch: int) -> Iterator[HeldRow]:
-        """Yield transactions under earlier epochs that hold up readers of copies here."""
+        """Yield the transactions of earlier epochs for which readers of this node's copies wait."""
         for runner in self._replicas:
             transactions = runner.log.writers.transactions
             if not transactions:

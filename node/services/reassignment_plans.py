@@ -1,4 +1,4 @@
-"""Plan a request to move replicas against one image, and describe moves to clients. Pure."""
+"""Plans a client's request to move replicas, against one image, and describes running moves to clients. Pure."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -29,12 +29,13 @@ from raft_meta.machine.topics.rebalancing import plan_drain, plan_rebalance
 
 
 def plan(image: Image, request: ReassignmentRequest) -> list[PlannedReassignment]:
-    """Return the partitions that the request moves or cancels, all of them checked. May take seconds.
+    """Return the partitions that the request moves, or whose move it cancels. All are checked. May take seconds.
 
     Raises:
-        TopicNotFoundError, PartitionNotFoundError, BrokerNotFoundError: the request names one that does not exist.
+        TopicNotFoundError, PartitionNotFoundError, BrokerNotFoundError: the request names something that does not
+            exist.
         InvalidReplicationError: the replicas of a partition are not possible, or a partition is named twice.
-        TooManyReplicasError: a broker would hold too many replicas.
+        TooManyReplicasError: a broker would have too many replicas.
     """
     if request.partitions:
         planned = _explicit(image, request.partitions, is_each_alone=request.is_each_alone)
@@ -56,7 +57,7 @@ def plan(image: Image, request: ReassignmentRequest) -> list[PlannedReassignment
 
 
 def target_of(row: PlannedReassignment, request: ReassignmentRequest) -> TargetReplicas:
-    """Return the row of the command for the quorum."""
+    """Return the partition's target for the command ``ReassignPartitions``."""
     return TargetReplicas(
         topic_id=row.topic_id,
         partition=row.partition,
@@ -67,10 +68,10 @@ def target_of(row: PlannedReassignment, request: ReassignmentRequest) -> TargetR
 
 
 def running_keys(image: Image, topic: str | None, partition: int | None) -> list[PartitionKey]:
-    """Return the partitions that are being moved: all, those of a topic, or one.
+    """Return the partitions that are being moved: all (``topic`` None), those of a topic, or one partition.
 
     Raises:
-        TopicNotFoundError, PartitionNotFoundError: nothing has that name.
+        TopicNotFoundError, PartitionNotFoundError: the topic or partition does not exist.
     """
     keys = [key for key, _ in reassignments.running(image)]
     if topic is None:
@@ -98,10 +99,10 @@ def _partition(image: Image, name: str, partition: int) -> Partition:
 def _explicit(
     image: Image, targets: Sequence[ReplicaTarget], *, is_each_alone: bool
 ) -> list[PlannedReassignment]:
-    """Plan moves that a client names partition by partition. ``is_each_alone``: errors are in the rows.
+    """Plan the moves that a client lists partition by partition. ``is_each_alone``: errors are in the rows.
 
     Raises:
-        TopicNotFoundError, PartitionNotFoundError: the request names one that does not exist.
+        TopicNotFoundError, PartitionNotFoundError: the request names something that does not exist.
         InvalidReplicationError: the replicas of a partition are not possible, or a partition is named twice.
     """
     planned: list[PlannedReassignment] = []
@@ -143,7 +144,7 @@ def _checked(
 
 
 def _check_bounds(image: Image, planned: Iterable[PlannedReassignment]) -> None:
-    """Refuse to give a broker more replicas than it can carry.
+    """Refuse moves after which a broker would have more replicas than a node can carry.
 
     Raises:
         TooManyReplicasError: the message names the broker.
@@ -164,7 +165,7 @@ def _check_bounds(image: Image, planned: Iterable[PlannedReassignment]) -> None:
 def cancel_steps(
     image: Image, keys: Iterable[PartitionKey]
 ) -> tuple[list[tuple[PlannedReassignment, ReassignmentStep]], list[PlannedReassignment]]:
-    """Return the steps that cancel these moves, and the moves that cannot be cancelled or have ended."""
+    """Return the steps that cancel these moves, and the moves that have ended or cannot be cancelled."""
     steps: list[tuple[PlannedReassignment, ReassignmentStep]] = []
     refused: list[PlannedReassignment] = []
     for key in keys:
@@ -196,7 +197,7 @@ def running_move(
     state: Partition,
     known: Mapping[tuple[str, int, int], ReplicaProgress],
 ) -> RunningReassignment:
-    """Describe a partition that is being moved. ``known`` has what leaders said, by topic id, partition and broker."""
+    """Describe a partition that is being moved. ``known``: leaders' reports, by (topic id, partition, broker id)."""
     moving = state.moving
     assert moving is not None, "running() gives partitions with a reassignment"
     added = [_added(key, state, b, known) for b in moving.target if b not in moving.former]

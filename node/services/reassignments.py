@@ -1,6 +1,6 @@
-"""Moves of replicas that clients ask any node for: plans, proposals, progress.
+"""Moves of replicas that clients request from any node: plans, proposals, progress.
 
-The image says which moves are in progress. Only leaders know how far their followers are, so the node asks them.
+The image says which moves are running. Only leaders know how far the new replicas are, so this node asks them.
 """
 
 import asyncio
@@ -39,9 +39,10 @@ from raft_meta.machine.topics import reassignments
 logger = logging.getLogger(__name__)
 
 ROWS_MAX = 2_000
-"""Partitions in one command. At about 100 bytes each, the command stays well below its bound of 1 MiB."""
+"""Largest number of partitions in one command. At about 100 bytes each, it stays well below the limit of 1 MiB."""
 CANCEL_TRIES = 5
-"""Attempts to cancel a move. A cancel names the partition's epoch, and each change of its ISR raises that epoch."""
+"""Attempts to cancel a move. A cancel names the partition's epoch. If the ISR changes, the epoch rises and the cancel
+is refused."""
 
 T = TypeVar("T")
 
@@ -61,13 +62,13 @@ class ReassignmentService:
         self._replicas = replicas
         self._peer = peer
         self.on_moves = peer_handler(MOVES, self._tell_moves)
-        """Handles the question of another node for the progress of replicas that are added to partitions led here."""
+        """Handles another node's question for the progress of replicas that are added where this node leads."""
         self._pool = pool
 
-    # -- asking for moves ------------------------------------------------------------------------
+    # -- requests for moves ----------------------------------------------------------------------
 
     async def reassign(self, request: ReassignmentRequest) -> Sequence[PlannedReassignment]:
-        """Plan and check; propose unless it is a dry run."""
+        """Plan and check the moves. Unless the request is a dry run, propose them."""
         image = await self._metadata.barrier(timeout_ms=BARRIER_MS)
         # Planning thousands of partitions takes seconds, so it runs on a thread.
         planned = await asyncio.get_running_loop().run_in_executor(self._pool, plan, image, request)
@@ -100,13 +101,13 @@ class ReassignmentService:
     async def cancel(
         self, topic: str | None, partition: int | None
     ) -> Sequence[PlannedReassignment]:
-        """Cancel all moves, those of a topic, or one."""
+        """Cancel all moves, the moves of a topic, or one move."""
         image = await self._metadata.barrier(timeout_ms=BARRIER_MS)
         keys = running_keys(image, topic, partition)
         return _raised_if_nothing(await self._cancel(keys))
 
     async def _cancel(self, keys: Collection[PartitionKey]) -> list[PlannedReassignment]:
-        """Retry each cancel while its partition's epoch keeps changing. A move that ended meanwhile is refused."""
+        """Cancel moves. If a partition's epoch has changed, try again. A move that has ended is refused."""
         pending, done = list(keys), list[PlannedReassignment]()
         for left in reversed(range(CANCEL_TRIES)):
             if not pending:
@@ -139,7 +140,7 @@ class ReassignmentService:
     # -- progress --------------------------------------------------------------------------------
 
     async def running(self) -> Sequence[RunningReassignment]:
-        """Return the moves in progress, with what their leaders know of them."""
+        """Return the running moves, with the progress that leaders report."""
         image = self._metadata.image
         under_way = reassignments.running(image)
         leaders = sorted({state.leader for _, state in under_way if state.leader is not None})
@@ -150,7 +151,7 @@ class ReassignmentService:
         return [running_move(image, key, state, known) for key, state in under_way]
 
     async def _ask(self, broker_id: int) -> Sequence[ReplicaProgress]:
-        """Ask a leader. If it does not answer, its progress stays unknown."""
+        """Ask a leader for its progress reports; return none if it does not answer."""
         if broker_id == self._metadata.node_id:
             return list(self._led_here())
         try:
@@ -192,14 +193,14 @@ def _progress(runner: PartitionRunner, broker_id: int, stored_end: int) -> Repli
 
 
 def _refusal(code: str) -> MilenaError | None:
-    """Return the error for a code that the state machine returned; None for success."""
+    """Return the error for an error code of the state machine; None for an empty code."""
     if not code:
         return None
     return codec.error_of(code, f"the partition changed meanwhile ({code}); look again and retry")
 
 
 def _raised_if_nothing(rows: list[PlannedReassignment]) -> Sequence[PlannedReassignment]:
-    """Return the rows; raise the first error if every row was refused."""
+    """Return the rows. If every row was refused, raise the first error."""
     errors = [row.error for row in rows if row.error is not None]
     if errors and len(errors) == len(rows):
         raise errors[0]

@@ -1,4 +1,4 @@
-"""Split the records of a request by partition, ready to be encoded. Pure."""
+"""Splits the records of a request by partition, and makes receipts from the results. Pure."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -16,18 +16,18 @@ from raft_meta.machine.image import Topic
 
 
 class Appended(NamedTuple):
-    """The outcome of the records of a request or a batch, in order."""
+    """The outcome of the records of a request or a batch, in their order."""
 
     offsets: Sequence[int | None]
-    """None: the request did not wait for them."""
+    """None for each record if the request did not wait for offsets."""
     times: Sequence[int | None] | None = None
-    """When the records were appended (wall ms, None: unknown), if readers see that; None: readers see the records'
-    own."""
+    """When the records were appended, in wall ms (None: unknown), if readers see the append time as the timestamp. None
+    if readers see the timestamps of the records themselves."""
     errors: Mapping[int, MilenaError] = MappingProxyType({})
-    """Errors of records that were refused one by one, by place. Their offset is None."""
+    """Errors of records that were refused, by index. The offset of such a record is None."""
 
     def with_refused(self, errors: Mapping[int, MilenaError], count: int) -> "Appended":
-        """Return the outcome of ``count`` records: those that were appended, with the refused ones in their places."""
+        """Return the outcome of ``count`` records: this one, with refused records inserted at their indexes."""
         offsets, times = iter(self.offsets), iter(self.times or ())
         return Appended(
             [None if place in errors else next(offsets) for place in range(count)],
@@ -38,7 +38,7 @@ class Appended(NamedTuple):
         )
 
     def between(self, first: int, last: int) -> "Appended":
-        """Return the outcome of the records at these places; ``last`` is exclusive."""
+        """Return the outcome of the records from index ``first`` up to ``last`` (exclusive)."""
         times = None if self.times is None else self.times[first:last]
         errors = {
             place - first: error for place, error in self.errors.items() if first <= place < last
@@ -48,9 +48,9 @@ class Appended(NamedTuple):
 
 @dataclass(slots=True, init=False)
 class PartitionBatch:
-    """Records of one request for one partition. ``places``: their positions in the request.
+    """Records of one request for one partition. ``places``: their indexes in the request.
 
-    ``wants_times``: the receipts are to have the records' times.
+    ``wants_times``: whether the receipts must have the records' times.
     """
 
     partition: int
@@ -91,19 +91,20 @@ def split_request(
     timestamps: TimestampBounds,
     needs_keys: bool = False,
 ) -> tuple[list[PartitionBatch], dict[int, MilenaError]]:
-    """Split records by partition; also return the errors of records that may not be stored, by place.
+    """Split records by partition; also return the errors of records that may not be stored, by index.
 
     Args:
-        topic: where the records go.
+        topic: the topic that gets the records.
         request: the records.
-        sticky: the partition for records that name none and have no key.
-        now_ms: the node's wall clock (ms); it is the time of records that name none.
-        timestamps: the topic's bounds for timestamps of producers.
+        sticky: the partition for records that name no partition and have no key.
+        now_ms: the node's wall clock (ms); it is the timestamp of records without one.
+        timestamps: the topic's limits for timestamps of producers.
         needs_keys: whether each record without a key is refused.
 
     Raises:
         PartitionNotFoundError: the request names a partition that does not exist.
-        MilenaError: the request has an idempotency key or a condition, so the error of one record refuses all.
+        MilenaError: a record may not be stored, and the request has an idempotency key or a condition. Such a request
+            is refused as a whole.
     """
     if timestamps is ANY_TIMESTAMP:
         request = _without_times(request)
@@ -137,9 +138,10 @@ def split_request(
 
 
 def _refuse_together(request: ProduceRequest, errors: Mapping[int, MilenaError]) -> None:
-    """Raise the first error of a record, if the request is written as a whole or not at all.
+    """If the request must be written as a whole, raise the first error of a record.
 
-    A retry under an idempotency key meets a later clock, and must find the same batches. So no record is left out.
+    A retry with an idempotency key comes at a later time and must produce the same batches. If records were left out
+    because of their time, other records might be left out then.
     """
     if errors and request.is_whole:
         first = min(errors)
@@ -147,10 +149,10 @@ def _refuse_together(request: ProduceRequest, errors: Mapping[int, MilenaError])
 
 
 def check_placed(topic: Topic, request: ProduceRequest) -> None:
-    """Refuse a condition on the end of a partition that the request does not determine.
+    """Refuse a request with a condition on a partition's end, if its records do not all go to one known partition.
 
     Raises:
-        MalformedRequestError: the request does not determine the one partition of its records.
+        MalformedRequestError: the request does not determine one partition for its records.
     """
     records = request.records
     if request.partition is not None or topic.partition_count == 1:
@@ -168,7 +170,7 @@ def check_placed(topic: Topic, request: ProduceRequest) -> None:
 def _out_of_bounds(
     request: ProduceRequest, bounds: TimestampBounds, now_ms: int
 ) -> dict[int, MilenaError]:
-    """Return the errors of records whose time the topic does not take."""
+    """Return the errors of records whose timestamp is outside of the topic's limits, by index."""
     if request.records.timestamps is None:
         return {}
     earliest, latest = bounds.range_at(now_ms)
@@ -180,7 +182,7 @@ def _out_of_bounds(
 
 
 def _without_times(request: ProduceRequest) -> ProduceRequest:
-    """Drop timestamps that the leader's time replaces anyway."""
+    """Drop the timestamps of records: the topic replaces them by the append time anyway."""
     if request.records.timestamps is None:
         return request
     return replace(request, records=replace(request.records, timestamps=None))
@@ -204,10 +206,10 @@ def _needs_key(topic: Topic) -> str:
 def _choose(
     topic: Topic, request: ProduceRequest, sticky: int
 ) -> tuple[list[int], dict[int, MilenaError]]:
-    """Choose a partition for every record: the one it names, else by its key, else ``sticky``.
+    """Choose a partition for each record: the partition that it names, else by its key, else ``sticky``.
 
-    With an idempotency key, records without a key are placed by hash(key, index), so that a retry on any node places
-    them alike.
+    In a request with an idempotency key, a record without a key is placed by a hash of the idempotency key and the
+    record's index. So a retry on any node places it in the same partition.
     """
     records, count = request.records, topic.partition_count
     total = len(records.values)
@@ -239,7 +241,7 @@ def _place_by_hash(key_hash: bytes, place: int, count: int) -> int:
 
 
 def former_places(topic: Topic, request: ProduceRequest, partition_count: int) -> frozenset[int]:
-    """Return the partitions to which the records would have gone when the topic had that many partitions."""
+    """Return the partitions that the records would have had when the topic had ``partition_count`` partitions."""
     if request.partition is not None:
         return frozenset()
     chosen, missing = _choose(replace(topic, partition_count=partition_count), request, 0)
@@ -247,7 +249,7 @@ def former_places(topic: Topic, request: ProduceRequest, partition_count: int) -
 
 
 def keyless_record(topic: Topic, part: PartitionBatch) -> InvalidRecordError | None:
-    """Return the error if a record has no key and so may not go into a compacted topic; else None."""
+    """Return an error for the first record without a key, which a compacted topic refuses; None if all have keys."""
     keys = part.columns.keys
     if keys is not None and None not in keys:
         return None
@@ -299,20 +301,20 @@ def _timestamps(
 
 
 def size_of_columns(columns: RecordColumns) -> int:
-    """Return about how many bytes these records take."""
+    """Return the approximate size of these records in bytes: keys and values only."""
     size = sum(map(len, filter(None, columns.values)))
     return size if columns.keys is None else size + sum(map(len, filter(None, columns.keys)))
 
 
 def size_of(records: Records) -> int:
-    """Return about how many bytes these records take."""
+    """Return the approximate size of these records in bytes: keys and values only."""
     return sum(
         len(item) for column in (records.keys, records.values) for item in column or () if item
     )
 
 
 def halve(part: PartitionBatch) -> list[PartitionBatch]:
-    """Split the records into two batches."""
+    """Split a batch into two halves."""
     middle = len(part.columns.values) // 2
     columns = part.columns
     return [
@@ -333,9 +335,9 @@ def halve(part: PartitionBatch) -> list[PartitionBatch]:
 
 
 def merge(parts: Sequence[PartitionBatch]) -> PartitionBatch:
-    """Merge the records of several requests for one partition. None of them has headers or deltas.
+    """Merge the batches of several requests for one partition. They must have neither headers nor timestamp deltas.
 
-    ``places`` counts through all of them.
+    ``places`` of the result: indexes over all records.
     """
     if len(parts) == 1:
         return parts[0]
@@ -403,7 +405,7 @@ def receipts_of(
 
 
 def _with_errors(receipts: Receipts, errors: Mapping[int, MilenaError]) -> Sequence[ProduceReceipt]:
-    """Return the receipts with the errors of single records in their places."""
+    """Return the receipts, with the errors of single records at their indexes."""
     if not errors:
         return receipts
     return [
@@ -415,7 +417,7 @@ def _with_errors(receipts: Receipts, errors: Mapping[int, MilenaError]) -> Seque
 
 
 def _times(part: PartitionBatch, appended: Appended) -> Sequence[int | None] | None:
-    """Return the times of the records as readers see them (wall ms), if the request asks for them."""
+    """Return the timestamps that readers see (wall ms); None if the request does not ask for them."""
     if not part.wants_times:
         return None
     if appended.times is not None:

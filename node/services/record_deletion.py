@@ -1,7 +1,7 @@
-"""Delete records on any node. The leader responds once every replica that may lead next has deleted them.
+"""Deletes records, on any node. The leader responds once every replica that may lead next has deleted them.
 
-One call crosses the peer port: ``delete_records``. It names an offset and may be repeated safely. So if the leader
-changes meanwhile, the next leader is asked. Only ``before`` None is resolved again there.
+This node sends ``delete_records`` to the leader. The call names an offset, so it may be repeated safely. If the leader
+changes meanwhile, the next leader gets the call. If ``before`` is None, each leader determines the offset by itself.
 """
 
 from milena.model.clock import Clock
@@ -50,7 +50,7 @@ class DeletionService:
         self._standing = standing
         self._ends = LogEnds(metadata)
         self.on_delete_records = peer_handler(DELETE_RECORDS, self._delete_for_peer)
-        """Handles a deletion that another node passes to this leader."""
+        """Handles a deletion that another node passes to this node, as the partition's leader."""
 
     async def delete_records(
         self, topic_name: str, partition: int, before: int | None, *, timeout_ms: int
@@ -59,7 +59,7 @@ class DeletionService:
 
         Raises:
             FateUnknownError: the records may be deleted, now or later.
-            MilenaError: any other error means that nothing was deleted.
+            MilenaError of another kind: nothing was deleted.
         """
         now_ms = self._clock.now_ms()
         async with in_time(timeout_ms, nothing("deleted")):
@@ -70,7 +70,7 @@ class DeletionService:
         while True:
             left_ms = max(1, deadline - self._clock.now_ms())
             try:
-                # A leader asks the quorum before it refuses an offset above its end.
+                # Before a leader refuses an offset above its end, it asks the quorum. Allow time for that.
                 late = left_ms + WRITE_ANSWER_MARGIN_MS
                 async with in_time(late, unknown_error("some of the records may be deleted")):
                     return await self._delete_once(topic, partition, before, left_ms)
@@ -152,7 +152,7 @@ class DeletionService:
             )
         except InvalidRequestError as error:
             if type(error) is InvalidRequestError:
-                # InvalidRequestError itself is the response of a node that does not know the call.
+                # A node that does not know the call responds with exactly this class, not with a subclass.
                 raise FeatureLevelError(
                     f"node {state.leader}, which leads {topic.name}-{partition}, is of a release that cannot delete "
                     "records; upgrade it first. Nothing was deleted"
@@ -172,7 +172,7 @@ class DeletionService:
 
 
 def _as_no_leader(error: MilenaError) -> MilenaError:
-    """Return the error for clients: a leader that cannot be reached counts as no leader."""
+    """Return the error that clients get: if the leader cannot be reached, "no leader"."""
     if isinstance(error, PeerUnreachableError):
         return NoLeaderError(error.message)
     return error

@@ -1,1 +1,1 @@
-"""Transactions of one request and of sessions, from the request to the commit that readers see."""
+"""Transactions of one request, and sessions: from the request until readers see what was committed."""

@@ -1,19 +1,18 @@
-"""Gather small requests that want a transaction each into one transaction.
+"""Gathers small requests that each want a transaction into one shared transaction.
 
 A transaction costs the same for one request as for a hundred: batches and markers in each partition, two commands of
-the quorum, calls to leaders. If all of several requests takes effect or none does, each request has what it was
-promised. So requests that arrive in one turn of the loop share a transaction. Requests that arrive while the
-transaction before them is in flight do so, too, for some milliseconds at most. If a shared transaction is certainly not
-committed, each request tries again alone. So no request is refused for a neighbour.
+the quorum, calls to leaders. If all of several requests take effect, or none does, each request gets what it was
+promised. So requests that arrive in one turn of the loop share a transaction. While a transaction is in flight, new
+requests wait for it, for some milliseconds at most, and then share the next one. If a shared transaction is certainly
+not committed, each request tries again alone. So no request is refused because of another one.
 
-Requests under idempotency keys share only with each other. If a leader knows one key, it refuses everything that came
-with it, and each request is then tried alone. So a key is accepted once. While it is in flight, its repeats wait for
-the outcome. Then they go alone and get the first response, as do later repeats. If a client sends one key to two nodes
-at once, the requests that share a transaction with it go alone. That costs them one more attempt and the price of not
-sharing.
+Requests with idempotency keys share only with each other. If a leader knows one of the keys already, it refuses the
+whole batch, and each request tries again alone. So each key is accepted only once. While a key is in flight, repeated
+requests with it wait for the outcome. Then they run alone and get the first response, like later repeats. If a client
+sends one key to two nodes at the same time, the requests that share a transaction with it have to try again alone.
 
-A request does not wait for a node that it does not need: only requests whose partitions are in sync on the same nodes
-share a transaction. A node that falls silent holds up what it leads and what it follows.
+If a node becomes silent, requests for the partitions that it leads or follows must wait. Other requests should not. So
+requests share a transaction only if their partitions are in sync on the same nodes.
 """
 
 import asyncio
@@ -34,27 +33,31 @@ if TYPE_CHECKING:
     from raft_meta.machine.image import PartitionKey
 
 PARTS_MAX = 256
-"""Partitions of a shared transaction. A transaction may have a thousand."""
+"""Largest number of partitions of a shared transaction. A transaction may have a thousand."""
 KEY_BYTES_MAX = 32 << 10
-"""Bytes of keys in a batch's header, which has room for 64 KiB: about 600 keys of requests for two partitions."""
+"""Largest number of bytes of keys in a batch's header, which has room for 64 KiB. It is enough for about 600 keys of
+requests for two partitions."""
 KEYS_SEEN_MAX = 10_000
-"""Keys that are remembered as seen: as many as a node takes in seconds. The logs know those that are forgotten."""
+"""Number of keys that this node remembers as seen: as many as it takes in some seconds. The logs know older keys."""
 UNDER_WAY_MAX = 1
-"""Transactions of one place in flight. When there are this many, new requests wait for one of them to end."""
+"""Transactions of one place in flight. If there are this many, new requests wait until one of them has ended."""
 HOLD_MS = 20
-"""How long requests wait for a transaction in flight. A transaction takes about as long, and a stuck one must not hold
-up what follows."""
+"""How long requests wait for a transaction in flight, in ms. A transaction takes about as long. If one hangs, later
+requests must not hang with it."""
 
 
 class Committed(NamedTuple):
-    """The offset at which each part of a committed transaction begins, and whether readers see it."""
+    """The first offset of each part of a committed transaction, and whether readers see it."""
 
     base_offsets: Sequence[int]
     is_visible: bool
 
 
 class Place(NamedTuple):
-    """The properties that requests of one transaction have in common: its nodes (leaders and replicas) and timeout."""
+    """The properties that the requests of a shared transaction have in common.
+
+    ``in_sync``: the brokers with in-sync replicas of their partitions. ``is_keyed``: whether they have keys.
+    """
 
     in_sync: frozenset[int]
     timeout_ms: int
@@ -62,7 +65,7 @@ class Place(NamedTuple):
 
 
 class _Sharers:
-    """Requests that will be one transaction, and the futures that wait for it."""
+    """The requests of one future transaction, and the futures on which they wait."""
 
     __slots__ = ("ended", "key_bytes", "plans", "sizes", "timer", "waiting")
 
@@ -71,13 +74,13 @@ class _Sharers:
         self.plans: list[Plan] = []
         self.waiting: list[asyncio.Future[Committed | None]] = []
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Done once each request has its response, or will get none from this transaction."""
+        """Done once each request has its response, or will not get one from this transaction."""
         self.sizes: dict[PartitionKey, int] = {}
         self.key_bytes: dict[PartitionKey, int] = {}
-        """Bytes of the keys whose home is the partition."""
+        """Partition → bytes of the keys whose home it is."""
 
     def has_room(self, plan: Plan) -> bool:
-        """Return whether each part would still be one batch, and each home of a key could still list all parts."""
+        """Return whether a plan fits in: each part stays one batch, and each home of a key can list all parts."""
         part_count = len(self.sizes) + len(plan.parts)
         if part_count > PARTS_MAX or not self._has_room_for_key(plan, part_count):
             return False
@@ -108,7 +111,7 @@ class _Sharers:
 
 
 class TransactionGatherer:
-    """Gathers what requests write, and has each group committed. Belongs to the data loop."""
+    """Gathers the records of requests, and commits each group of requests. Owned by the data loop."""
 
     def __init__(
         self,
@@ -125,7 +128,7 @@ class TransactionGatherer:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def place_of(self, plan: Plan, timeout_ms: int) -> Place | None:
-        """Return the place in which these records may share a transaction; None: they go alone."""
+        """Return the place of requests with which this plan may share a transaction; None if it may not share."""
         partitions = self._metadata.image.partitions
         in_sync: set[int] = set()
         for part in plan.parts:
@@ -139,7 +142,7 @@ class TransactionGatherer:
         return Place(frozenset(in_sync), timeout_ms, plan.key is not None)
 
     async def submit(self, place: Place, plan: Plan) -> Committed | None:
-        """Commit what one request writes, together with others. None: nothing of it counts now or later.
+        """Commit one request together with others. None: nothing of it counts, now or later.
 
         Raises:
             FateUnknownError: the transaction may be committed.
@@ -211,7 +214,7 @@ class TransactionGatherer:
             raise error  # a broken invariant must reach the loop
 
     async def close(self) -> None:
-        """Drop what waits and what is in flight; the requests have ended already."""
+        """Stop what waits and what is in flight. The requests have ended already."""
         for group in self._groups.values():
             group.timer.cancel()
             group.ended.cancel()

@@ -1,9 +1,9 @@
-"""Ask the leaders of partitions what they know of transactions and idempotency keys.
+"""Asks the leaders of partitions what they know of transactions and idempotency keys.
 
-Three calls cross the peer port:
+Three calls between nodes:
 
 - ``open_transaction`` asks how far a transaction has come in a partition.
-- ``keyed_transaction`` asks what was written under an idempotency key, and what its outcome is.
+- ``keyed_transaction`` asks which transaction used an idempotency key, and how it ended.
 - ``open_transactions`` asks which transactions are open in the partitions that a node leads.
 """
 
@@ -58,22 +58,23 @@ from storage.state.transactions import Identity
 logger = logging.getLogger(__name__)
 
 PATIENCE_MS = 3_000
-"""How long a question follows a leader that moves. An election takes a second or two."""
+"""How long to ask again while the leader changes, in ms. An election takes a second or two."""
 ROWS_MAX = 10_000
-"""Transactions that one node reports."""
+"""Largest number of transactions that one node reports."""
 
 CLOCKS_APART_MS = 3_600_000
-"""The most that the clocks of any two nodes may differ. The node that noted when a topic grew may not be the node that
-asks."""
+"""Largest difference between the clocks of two nodes, in ms. The time of a topic's growth comes from one node, and
+another node compares it with its own clock."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class KeyOutcome:
-    """The transaction under an idempotency key. ``extents``: all that it wrote; None: no marker says how it ended.
+    """The transaction that used an idempotency key.
 
-    ``places``: the key's own records, if several keys share the transaction.
+    ``extents``: all that it wrote; None while no marker tells how it ended.
+    ``places``: the records of the request with this key, if several keys share the transaction.
     """
 
     identity: Identity
@@ -82,14 +83,14 @@ class KeyOutcome:
 
     @property
     def written(self) -> Sequence[TransactionExtent] | None:
-        """Return what the request under the key wrote in the transaction; None without a marker."""
+        """The extents of the request with this key in the transaction; None while no marker tells the outcome."""
         return None if self.extents is None else own_extents(self.extents, self.places)
 
 
 class LedExtent(NamedTuple):
-    """The end of a transaction's last batch in a partition, and the number of its records there; -1 and 0: none.
+    """The end of a transaction's last batch in a partition, and its number of records there; -1 and 0: none.
 
-    ``leader_epoch``: the epoch under which that was said; -1: the quorum has confirmed the leader.
+    ``leader_epoch``: the leader epoch of this response; -1 if the quorum has confirmed the leader.
     """
 
     end_offset: int
@@ -98,7 +99,7 @@ class LedExtent(NamedTuple):
 
 
 class TransactionLookup:
-    """Asks leaders, and responds to such questions as a leader. Owned by the data loop."""
+    """Asks leaders; as a leader, answers such questions of other nodes. Owned by the data loop."""
 
     def __init__(
         self, *, metadata: MetadataStore, replicas: LocalReplicas, peer: Peers, clock: NodeClock
@@ -117,8 +118,8 @@ class TransactionLookup:
     ) -> LedExtent:
         """Return how far a transaction has come in a partition.
 
-        ``is_bound``: the caller has the quorum check later that the leader epoch in the response is still the
-        partition's. Otherwise the quorum confirms the leader now.
+        ``is_bound``: the caller will have the quorum check that the leader epoch of the response is still the present
+        one. If False, the quorum confirms the leader now.
 
         Raises:
             NoLeaderError, NoQuorumError: no leader or no majority could be asked.
@@ -141,7 +142,7 @@ class TransactionLookup:
         return LedExtent(answer.end_offset, answer.records, answer.leader_epoch)
 
     async def keyed(self, topic: Topic, partition: int, key_hash: bytes) -> KeyOutcome | None:
-        """Return the transaction under a key whose home is this partition; None: the key was not used for one.
+        """Return the transaction that used a key whose home is this partition; None if no transaction used it.
 
         Raises:
             NoLeaderError, NoQuorumError: no leader or no majority could be asked.
@@ -163,16 +164,16 @@ class TransactionLookup:
         return KeyOutcome(identity, extents if answer.is_committed else None, places)
 
     def is_known(self, topic_id: str, partition: int, key_hash: bytes) -> bool:
-        """Return whether a replica of this node knows of a request under a key. False says nothing for certain."""
+        """Return whether a replica on this node knows a request with this key. False proves nothing."""
         runner = self._replicas.find(topic_id, partition)
         if runner is None:
             return False
         return runner.log.has_key(key_hash, self._clock.expiry_ms())
 
     def may_be_first(self, topic_id: str, partition: int, key_hash: bytes) -> bool:
-        """Return whether this node's replica takes the request for the first of its key and has room for it.
+        """Return whether the request may be the first with its key, as far as this node's replica knows.
 
-        True without a replica here.
+        False also if the replica has no room for another key. True if this node has no replica.
         """
         runner = self._replicas.find(topic_id, partition)
         if runner is None:
@@ -187,10 +188,10 @@ class TransactionLookup:
         return True
 
     async def check_key(self, topic: Topic, request: ProduceRequest) -> None:
-        """Refuse a key under which records were written when the topic had fewer partitions, in any partition.
+        """Refuse a key that was used when the topic had fewer partitions. All partitions that may know it are asked.
 
         Raises:
-            PartitionCountChangedError: there are records under the key from that time.
+            PartitionCountChangedError: the key was used at that time.
             NoLeaderError, NoQuorumError: no leader or no majority could be asked.
         """
         assert request.idempotency is not None, "only keys are asked for"
@@ -227,7 +228,7 @@ class TransactionLookup:
         return await self._of_leader((topic.topic_id, partition), ask_leader)
 
     async def open_transactions(self) -> Sequence[OpenTransaction]:
-        """Return the transactions without a marker, as the leaders that can be asked report them; the oldest first."""
+        """Return the transactions without a committed marker, as reported by all leaders that answer, oldest first."""
         image = self._metadata.image
         others = [b for b in image.live_brokers() if b != self._metadata.node_id]
         answers = await asyncio.gather(*(self._ask_open(broker_id) for broker_id in others))
@@ -284,7 +285,7 @@ class TransactionLookup:
     async def _of_leader(
         self, key: PartitionKey, ask_leader: Callable[[int, int], Awaitable[T]]
     ) -> T:
-        """Return the response of the partition's leader, or of its successor.
+        """Return the response of the partition's leader, or of the next leader if it changes meanwhile.
 
         Raises:
             NoLeaderError: no leader answered within ``PATIENCE_MS``.
@@ -309,7 +310,7 @@ class TransactionLookup:
     async def _leading(
         self, key: PartitionKey, leader_epoch: int, *, is_confirmed: bool = True
     ) -> PartitionRunner:
-        """Return the replica that leads the partition; the quorum has confirmed it unless ``is_confirmed`` is False."""
+        """Return the replica that leads the partition. Unless ``is_confirmed`` is False, the quorum confirms this."""
         runner = await self._replicas.leading(*key, leader_epoch, timeout_ms=READ_LEADER_WAIT_MS)
         if runner is None or runner.leader is None:
             raise NotLeaderError(f"node {self._metadata.node_id} does not lead the partition")
@@ -356,12 +357,12 @@ class TransactionLookup:
         )
 
     async def _know_growth(self, topic_id: str, partition_count: int) -> None:
-        """Wait until this node knows that a topic has so many partitions. It then refuses writes under older keys.
+        """Wait until this node's image has so many partitions of a topic. From then on, this node refuses older keys.
 
-        Otherwise a node that has not heard of the growth could still have such a write appended after this response.
+        Otherwise a write with such a key could be appended here after this response said that the key is unknown.
 
         Raises:
-            NotReadyError: this node has not heard of all partitions in time.
+            NotReadyError: the image does not have all partitions in time.
         """
 
         def is_known(image: Image) -> bool:
@@ -370,7 +371,7 @@ class TransactionLookup:
 
         if not await self._metadata.wait_until(is_known, timeout_ms=READ_LEADER_WAIT_MS):
             raise NotReadyError(f"node {self._metadata.node_id} has not heard of all partitions")
-        # Batches that passed the check before are in the log by the end of this turn (``ToLeader._append_here``).
+        # Batches that passed the check before are in the log at the end of this turn (``ToLeader._append_here``).
         await one_turn()
 
     async def _tell_open(self, request: OpenTransactionsRequest) -> OpenTransactionsAnswer:

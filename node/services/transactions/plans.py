@@ -1,6 +1,6 @@
-"""Plan a transaction of one request: its records by partition, and the response that their offsets make.
+"""Plans a transaction of one request: its records by partition, and its response once their offsets are known. Pure.
 
-Requests may share a transaction. Their records for one partition are then one part, in the order of the requests. Pure.
+Several requests may share a transaction. Their records for one partition then form one part, in the order of requests.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The records of one or more requests for one partition. ``request_keys``: keys whose home is that partition."""
+    """The records of one or more requests for one partition. ``request_keys``: the keys whose home is there."""
 
     topic: Topic
     settings: TopicSettings
@@ -35,12 +35,12 @@ class Part:
 
     @property
     def key(self) -> PartitionKey:
-        """The partition's key: topic id and number."""
+        """Topic id and number of the partition."""
         return self.topic.topic_id, self.batch.partition
 
 
 class WriteGroup(NamedTuple):
-    """Writes of a request whose records became parts together. ``sources``: number and record count of each write."""
+    """Writes of a request whose records were split into parts together. ``sources``: each write's index and count."""
 
     part_count: int
     sources: Sequence[tuple[int, int]]
@@ -48,9 +48,9 @@ class WriteGroup(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The parts that a request writes. The request's idempotency key is in the first part.
+    """The parts that a request writes. The first part contains the request's idempotency key, if it has one.
 
-    ``groups`` cover the parts in their order. ``write_count``: the number of the request's writes.
+    ``groups``: the groups of writes, in the order of their parts. ``write_count``: the request's number of writes.
     """
 
     parts: Sequence[Part]
@@ -64,7 +64,7 @@ class Plan:
         return keys[0] if keys else None
 
     def receipts(self, base_offsets: Sequence[int]) -> list[Sequence[ProduceReceipt]]:
-        """Return the receipts of each write, given the offset at which each part begins."""
+        """Return the receipts of each write. ``base_offsets``: the first offset of each part."""
         receipts: list[Sequence[ProduceReceipt]] = [()] * self.write_count
         written = iter(zip(self.parts, base_offsets, strict=True))
         for group in self.groups:
@@ -79,10 +79,10 @@ class Plan:
     def first_answer(
         self, extents: Sequence[TransactionExtent], *, is_visible: bool
     ) -> TransactionReceipt:
-        """Return the response to a request that was committed before, under its key.
+        """Return the response to a repeated request, whose first attempt was committed.
 
         Raises:
-            IdempotencyKeyReusedError: a topic was deleted and created again since, or has other partitions.
+            IdempotencyKeyReusedError: a topic was deleted and created again since, or has more partitions now.
         """
         written = {(extent.topic_id, extent.partition): extent for extent in extents}
         bases: list[int] = []
@@ -103,7 +103,8 @@ class Plan:
 class JoinedPlans:
     """The records of several requests, as the parts of one transaction.
 
-    ``places``: for each part of each plan, the joined part that has its records, and the number of records before them.
+    ``places``: for each part of each plan, the index of the joined part with its records, and the number of records
+    before them.
     """
 
     parts: Sequence[Part]
@@ -111,9 +112,9 @@ class JoinedPlans:
 
 
 def join(plans: Sequence[Plan]) -> JoinedPlans:
-    """Join the parts of all plans: one for each partition, the homes of keys first.
+    """Join the parts of all plans: one part for each partition, and the homes of keys first.
 
-    No part has headers or timestamps of its own (``merge``).
+    The parts must have no headers and no timestamps of their own (``merge``).
     """
     homes = [plan.parts[0].key for plan in plans if plan.key is not None]
     numbers: dict[PartitionKey, int] = {}
@@ -144,7 +145,7 @@ def _shared(parts: Sequence[Part], keys: Sequence[IdempotencyExtension]) -> Part
 def own_extents(
     extents: Sequence[TransactionExtent], places: Sequence[KeyPlace]
 ) -> Sequence[TransactionExtent]:
-    """Return what the request with these places wrote in a transaction; without places, all of it."""
+    """Return what the request with these places wrote in a transaction. Without places, it wrote all of it."""
     if not places:
         return extents
     return [
@@ -160,10 +161,10 @@ def own_extents(
 def grouped(
     writes: Sequence[TransactionWrite],
 ) -> Iterator[tuple[str, int | None, Sequence[int]]]:
-    """Group writes that are placed together; yield topic, partition and the numbers of the writes.
+    """Group the writes whose records are placed together; yield topic, partition and the indexes of the writes.
 
-    If every write of a topic names the partition of all its records, each partition is a group. Otherwise the whole
-    topic is one group, with None for the partition.
+    If every write of a topic names one partition for all its records, each partition is a group. Otherwise the whole
+    topic is one group, and its partition is None.
     """
     by_topic: dict[str, list[int]] = {}
     for number, write in enumerate(writes):
@@ -182,7 +183,7 @@ def grouped(
 
 
 def merged(writes: Sequence[TransactionWrite], *, are_placed: bool) -> Records:
-    """Return the records of writes that are placed together, in order. ``are_placed``: all in one partition."""
+    """Return the records of a group of writes, in order. ``are_placed``: all go to one partition."""
     if len(writes) == 1 and (are_placed or writes[0].partition is None):
         return writes[0].records
     counts = [len(write.records.values) for write in writes]
@@ -215,7 +216,7 @@ def _partitions_of(write: TransactionWrite) -> Sequence[int | None] | None:
 
 
 def _receipts_of(written: Sequence[tuple[Part, int]]) -> Sequence[ProduceReceipt]:
-    """Return the receipts of a group, given the offset at which each of its parts begins."""
+    """Return the receipts of a group. ``written``: its parts, each with its first offset."""
     batches = [part.batch for part, _ in written]
     outcomes = [
         Appended(range(base_offset, base_offset + len(part.batch.places)))

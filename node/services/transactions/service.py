@@ -1,19 +1,22 @@
 """Transactions on any node: a whole transaction in one request, or a session that a client writes step by step.
 
-    one request     write all of it at the leaders → commit → wait until readers see it; small ones share a transaction
-    session         begin gives a producer its epoch; each write names it; the commit names what was acknowledged
+    one request     write all records at the leaders → commit → wait until readers see them; small requests share one
+                    transaction
+    session         ``begin`` returns a producer id and epoch; each write names them; the commit lists the acknowledged
+                    writes
 
 The commit is one command of the quorum (``raft_meta.machine.transactions``). Until it is applied, nothing counts. If
-this node does not commit a transaction, the leaders of its partitions abort it (``transaction_markers``). So a write
-whose fate is unknown still gives the request a certain outcome: not committed.
+this node does not commit a transaction, the leaders of its partitions abort it (``transaction_markers``). So even if
+the fate of a write is unknown, the outcome of the request is certain: not committed.
 
-The home of an idempotency key is the log of the first partition written. The key is in the first batch there, so a
-second request under the key finds the first one and its outcome. The batches for other partitions are written at the
-same time, because waiting for the home would take as long again. If the request turns out to be a second one, those
-batches are aborted. So a request that a local replica already takes for a second one waits for the home first.
+A request may have an idempotency key. The home of the key is the log of the first partition that the request writes,
+and the first batch there contains the key. So a second request with the key finds the first one, and its outcome. The
+batches for other partitions are written at the same time as the home, because waiting for the home would double the
+time. If the home shows that the request is a second one, these batches are aborted. If a local replica already knows
+the key, this node waits for the home before it writes the others.
 
-Requests under keys share transactions, too. Each key has its own home and its own response. A request whose key is
-known already does not share; it is judged by itself.
+Requests with keys may share a transaction. Each key has its own home, and each request its own response. A request
+whose key is known already does not share.
 """
 
 import asyncio
@@ -104,15 +107,15 @@ from raft_meta.machine.transactions import (
 from storage.state.transactions import Identity
 
 OWNED_TIMEOUT_MS = 30_000
-"""How long a transaction of one request may stay open if its node is alive but does not end it."""
+"""How long a transaction of one request may stay open if its node lives but does not end it, in ms."""
 
 KEY_WAIT_MS = 1_000
-"""How long a second request of a key waits for the first one before it has the first one aborted."""
+"""How long a second request with a key waits for the outcome of the first one before it aborts the first one, in ms."""
 
 
 @dataclass(frozen=True, slots=True)
 class _WrittenPart:
-    """A part, and the batch that is written for it."""
+    """A part of the plan, and the batch that is written for it."""
 
     part: Part
     batch: bytes
@@ -154,23 +157,23 @@ class TransactionService:
     # -- one request -----------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Drop the transactions that requests share; the requests themselves have ended already."""
+        """Stop the transactions that requests share. The requests themselves have ended already."""
         await self._gatherer.close()
 
     async def transact(self, request: TransactionRequest) -> TransactionReceipt:
-        """Write and commit all of a request, or nothing.
+        """Write and commit all records of a request, or none.
 
         Raises:
-            FateUnknownError: the transaction may have taken effect. No quorum could be asked, or the leader that knows
-                of earlier requests under the key could not be asked.
-            MilenaError: any other error means that nothing took effect or will.
+            FateUnknownError: the transaction may have taken effect. Either no quorum could be asked, or an earlier
+                request with the same key may have committed and its leader could not be asked.
+            MilenaError of another kind: nothing has taken effect, and nothing will.
         """
         with under_key(request.idempotency):
             return await self._transact(request)
 
     async def _transact(self, request: TransactionRequest) -> TransactionReceipt:
         deadline = self._clock.now_ms() + request.timeout_ms
-        # Plan first: the writes may create a topic that the offsets belong to.
+        # Plan first: a write may create a topic for which the request also commits offsets.
         async with in_time(request.timeout_ms, nothing("written")):
             plan = await self._plan(request)
         left_ms = max(1, int(deadline - self._clock.now_ms()))
@@ -179,7 +182,7 @@ class TransactionService:
             return self._receipt(plan, committed)
         async with in_time(self._left(deadline), nothing("written")):
             commits = await self._commits_of(request.offsets)
-        # Check offsets before anything is written: the quorum aborts the whole transaction if it refuses them.
+        # Check the offsets before anything is written: if the quorum refuses them, it aborts the whole transaction.
         for commit in commits:
             offsets.check_commit(self._metadata.image, commit)
         return await self._transact_alone(plan, commits, deadline)
@@ -193,23 +196,23 @@ class TransactionService:
     async def _transact_with_others(
         self, request: TransactionRequest, plan: Plan, left_ms: int
     ) -> Committed | None:
-        """Commit the request as a part of a shared transaction. None: nothing of it counts now or later.
+        """Commit the request as a part of a shared transaction. None: nothing of it counts, now or later.
 
-        A request with offsets never shares, because refused offsets would abort the neighbours. Neither does a repeat,
-        because its response depends on the first request alone.
+        A request with offsets never shares: if its offsets were refused, the other requests would be aborted. A
+        repeated request does not share either, because its response depends only on the first request.
         """
         if request.offsets or not self._may_share(plan):
             return None
-        # Requests with one timeout share. A request that waited for its topic has less time left than the others.
+        # Requests with equal timeouts share. If a request waited long for its topic, it has less time left.
         is_late = request.timeout_ms - left_ms > SHORT_RETRY_MS
         place = self._gatherer.place_of(plan, left_ms if is_late else request.timeout_ms)
         return None if place is None else await self._gatherer.submit(place, plan)
 
     def _may_share(self, plan: Plan) -> bool:
-        """Return whether no idempotency key forbids sharing.
+        """Return whether the plan's idempotency key allows sharing. True without a key.
 
-        A key allows it if every node knows shared keys (feature level 10) and the request seems to be the first under
-        the key.
+        A key allows sharing if every node supports shared keys (feature level 10) and the request seems to be the first
+        one with the key.
         """
         if plan.key is None:
             return True
@@ -218,9 +221,9 @@ class TransactionService:
         return self._lookup.may_be_first(*plan.parts[0].key, plan.key.key_hash)
 
     async def _commit_shared(self, parts: Sequence[Part], timeout_ms: int) -> Committed:
-        """Commit what several requests write.
+        """Commit the records of several requests.
 
-        The writes get half of the time. If they fail, each request has the other half to try alone.
+        Writing has half of the time. If it fails, each request has the other half to try alone.
         """
         now_ms = self._clock.now_ms()
         write_by, deadline = now_ms + timeout_ms / 2, now_ms + timeout_ms
@@ -232,9 +235,9 @@ class TransactionService:
     async def _transact_alone(
         self, plan: Plan, commits: tuple[GroupCommit, ...], deadline: float
     ) -> TransactionReceipt:
-        """Commit the request as a transaction of its own; retry with the next one if leaders aborted it."""
+        """Commit the request as a transaction of its own. If leaders aborted it, try again in another transaction."""
         while True:
-            # Each attempt is another transaction, so a late write of the former attempt cannot become part of it.
+            # Each attempt is a new transaction, so a late write of the previous attempt cannot become part of it.
             async with self._slots.taken(timeout_ms=self._left(deadline)) as slot:
                 try:
                     committed = await self._commit_parts(
@@ -251,20 +254,20 @@ class TransactionService:
                     if first is not None and written is not None:
                         is_visible = await self._is_seen(first.identity, written, deadline)
                         return plan.first_answer(written, is_visible=is_visible)
-                    # The transaction that held the key is aborted, and its marker is about to be written.
+                    # The transaction that used the key is aborted. Its marker is about to be written.
                     error: MilenaError = TransactionInProgressError(
                         "another request with this idempotency key is being decided; nothing was written, try again"
                     )
                 except (StaleProducerEpochError, TransactionAbortedError) as ended:
-                    # Leaders aborted this node's transaction: they took the node for gone, or another request of the
-                    # key had it aborted. The client's request was not refused, so it may run in another transaction.
+                    # Leaders aborted this node's transaction: they believed that the node was gone, or another request
+                    # with the key had it aborted. The request itself was not refused, so another transaction may work.
                     error = NoLeaderError(f"{ended.message}; nothing was written, try again")
             if self._clock.now_ms() >= deadline:
                 raise error
             await self._clock.sleep(SHORT_RETRY_MS)
 
     async def _plan(self, request: TransactionRequest) -> Plan:
-        """Return the records by partition; all of them may be stored."""
+        """Return the request's records by partition. Raise if one of them may not be stored."""
         parts: list[Part] = []
         groups: list[WriteGroup] = []
         for topic, partition, numbers in grouped(request.writes):
@@ -287,8 +290,8 @@ class TransactionService:
                 f"the records go to {len(parts)} partitions, and a transaction has at most {ITEMS_PER_TRANSACTION_MAX}"
             )
         if parts:
-            # The first part is the home of the key: a retry on any node computes the same plan and so asks the same
-            # log.
+            # The first part is the home of the key. A retry on another node makes the same plan, so it finds the same
+            # home.
             home = parts[0].topic
             keys = request_keys(own_key(request.idempotency, home), home)
             parts[0] = replace(parts[0], request_keys=keys)
@@ -312,7 +315,7 @@ class TransactionService:
             now_ms=self._clock.wall_ms(),
             timestamps=settings.timestamps,
         )
-        # A transaction has all of its records or none, so the first record that may not be stored refuses it.
+        # A transaction commits all of its records or none. So one record that may not be stored refuses the request.
         for error in errors.values():
             raise error
         for batch in batches:
@@ -330,22 +333,22 @@ class TransactionService:
         write_by: float,
         deadline: float,
     ) -> Committed:
-        """Write all parts and commit them, or nothing. What was not written at ``write_by`` does not count either.
+        """Write and commit all parts, or none. Records that are not written at ``write_by`` do not count either.
 
         Raises:
-            _RepeatedError: another request came under the key; nothing of this request counts now or later.
-            MilenaError: as of ``transact``.
+            _RepeatedError: another request has used the key before; nothing of this request counts, now or later.
+            MilenaError: as ``transact``.
         """
         try:
-            # A leader may ask the quorum for the transaction, or for an earlier request of the key.
+            # A leader may have to ask the quorum about the transaction or the key. Allow time for that.
             late = self._left(write_by) + WRITE_ANSWER_MARGIN_MS
             async with in_time(late, unknown_error("the records may be written")):
                 receipts = await self._write(parts, slot, write_by)
-        # A cancelled request must not leave the transaction open either: committed reading ends at an open transaction.
+        # Also if the request is cancelled, abort the transaction: readers of committed records stop at an open one.
         except BaseException as error:
             await self._abort_written(slot, deadline)
             if isinstance(error, FateUnknownError):
-                # Only this node could have committed the transaction, so the outcome is certain: 503, not 504.
+                # No other node could have committed the transaction, so its outcome is certain: 503, not 504.
                 raise NoLeaderError(f"{error.message}; the transaction is aborted") from error
             raise
         extents = tuple(
@@ -358,7 +361,7 @@ class TransactionService:
             for part, receipt in zip(parts, receipts, strict=True)
         )
         identity = (slot.producer_id, slot.producer_epoch)
-        # The homes of keys come first in ``extents``. Only their markers list everything that was written.
+        # The homes of keys come first in ``extents``. Only the markers in these partitions list all extents.
         home_count = sum(bool(part.request_keys) for part in parts)
         end = TransactionEnd(
             producer_id=identity[0],
@@ -374,7 +377,7 @@ class TransactionService:
         except FateUnknownError:
             raise
         except MilenaError:
-            # The transaction is aborted already, or still open.
+            # The transaction is already aborted, or still open.
             await self._abort_written(slot, deadline)
             raise
         slot.on_ended()
@@ -387,8 +390,8 @@ class TransactionService:
         slot: TransactionSlot,
         deadline: float,
     ) -> list[BatchReceipt]:
-        """Write all parts. Every part is encoded, and known not to be too large, before the first one is written."""
-        # The stamp names this broker and its epoch, so leaders abort the transaction soon after this node is gone.
+        """Write all parts. Before the first is written, all are encoded, so that a batch that is too large is found."""
+        # The stamp names this broker and its epoch. So if this node dies, leaders abort the transaction soon.
         stamp = TransactionStamp(
             ProducerStamp(slot.producer_id, slot.producer_epoch, 0),
             TransactionExtension(
@@ -412,14 +415,14 @@ class TransactionService:
             (piece,) = pieces
             written.append(_WrittenPart(part, piece.batch, decode_header(piece.batch)))
         keys = parts[0].request_keys if parts else ()
-        # Keys that share a transaction have their places in the batch. A repeat makes the leader refuse the whole
-        # batch, so no home has to be asked.
+        # If keys share the transaction, each has its places in the batch. The leader refuses the whole batch if one key
+        # is known, so this node need not wait for a home first.
         if not keys or keys[0].places:
             return await _all([self._bring(one, deadline) for one in written])
         (key_hash,) = (key.key_hash for key in keys)
         home, *others = written
         if self._lookup.is_known(*home.part.key, key_hash):
-            # This is probably a repeat. What is written next to its home would stay in the logs as aborted records.
+            # This is probably a repeated request. Records written beside its home would remain in logs as aborted.
             receipt = await self._bring_home(home, key_hash, deadline)
             return [receipt, *await _all([self._bring(one, deadline) for one in others])]
         return await _all(
@@ -442,14 +445,14 @@ class TransactionService:
     async def _bring_home(
         self, written: _WrittenPart, key_hash: bytes, deadline: float
     ) -> BatchReceipt:
-        """Write the batch that carries the request's key.
+        """Write the batch that contains the request's key.
 
         Raises:
-            _RepeatedError: another request came under the key.
+            _RepeatedError: another request has used the key.
         """
         part, header = written.part, written.header
         receipt: BatchReceipt | None = None
-        # The leader refuses a key whose other transaction is undecided. The lookup below finds that transaction.
+        # If another transaction with the key is not decided, the leader refuses. The lookup below finds that one.
         with suppress(TransactionInProgressError):
             receipt = await self._bring(written, deadline)
         if receipt is not None and not receipt.is_duplicate:
@@ -457,7 +460,7 @@ class TransactionService:
         found = await self._lookup.keyed(part.topic, part.batch.partition, key_hash)
         if found is None:
             raise _RepeatedError(None)
-        # The log may have this very batch, if the response to an earlier attempt was lost.
+        # The log may have this same batch: the response to an earlier attempt was lost.
         if found.identity == (header.producer_id, header.producer_epoch):
             assert receipt is not None, "a transaction is not in its own way"
             return receipt
@@ -469,12 +472,12 @@ class TransactionService:
     async def _decided(
         self, key: PartitionKey, identity: Identity, deadline: float
     ) -> tuple[TransactionExtent, ...] | None:
-        """Return what the key's other transaction wrote, if it is committed. None: it is aborted, now at the latest."""
+        """Return what the other transaction with the key wrote, if it is committed. None: it is aborted, or is now."""
 
         def is_decided(image: Image) -> bool:
             return outcome_of(image, *key, *identity) is not NotCommitted.OPEN
 
-        # Ask the quorum first: this node's image may not have the end of the other transaction yet.
+        # Get the newest image first: this node's image may not have the end of the other transaction yet.
         await self._metadata.current_image()
         wait_ms = min(KEY_WAIT_MS, self._left(deadline))
         if not await self._metadata.wait_until(is_decided, timeout_ms=wait_ms):
@@ -484,7 +487,7 @@ class TransactionService:
         return None if isinstance(outcome, NotCommitted) else outcome.extents
 
     async def _abort_written(self, slot: TransactionSlot, deadline: float) -> None:
-        """Abort a transaction that is not to count. If no quorum can be asked in time, its leaders abort it later."""
+        """Abort a transaction. If no quorum can be asked in time, the leaders of its partitions abort it later."""
         wait_ms = max(ABORT_MS, self._left(deadline))
         try:
             async with in_time(wait_ms, unknown_error("the transaction may still be open")):
@@ -497,11 +500,11 @@ class TransactionService:
     # -- sessions --------------------------------------------------------------------------------
 
     async def begin(self, transactional_id: str, *, timeout_ms: int) -> ProducerTransaction:
-        """Return a producer's next transaction; abort what its former holder left open.
+        """Return the next transaction of the producer with this name. Abort what its former holder left open.
 
         Raises:
             TooManyProducersError, NoQuorumError: no producer could be reserved.
-            FateUnknownError: a producer may be reserved that no client holds.
+            FateUnknownError: a producer may have been reserved without a holder.
         """
         is_former_visible = True
         while True:
@@ -515,14 +518,14 @@ class TransactionService:
             )
             assert isinstance(answer, tuple), answer
             producer_id, producer_epoch = answer
-            # The name has a former holder. Wait until leaders refuse its epoch, so that its late writes get no 200, and
-            # until what it left open holds up no reader.
+            # The name has a former holder. Wait until leaders refuse its epoch, so that no late write of it gets a 200.
+            # Also wait until no reader waits for a transaction that it left open.
             if producer_epoch > 0 and not await self._producers.end_former(
                 producer_id, producer_epoch, timeout_ms=FORMER_END_MS
             ):
                 is_former_visible = False
-            # A transaction at the last epoch could never end, because its end raises the epoch. The next call gives the
-            # name a new id.
+            # The end of a transaction raises the epoch, so a transaction at the last epoch could not end. The next call
+            # then gives the name a new id.
             if producer_epoch < PRODUCER_EPOCH_MAX:
                 return ProducerTransaction(
                     producer_id=producer_id,
@@ -532,13 +535,12 @@ class TransactionService:
                 )
 
     async def commit(self, request: TransactionCommit) -> TransactionEnded:
-        """Commit what a client has written and had acknowledged. A repeated call gets the first response.
+        """Commit the writes that a client lists; they were acknowledged to it. A repeated call gets the same response.
 
         Raises:
-            TransactionChangedError: the partitions hold other records of the transaction than the client names; the
+            TransactionChangedError: a partition has other records of the transaction than the client lists. The
                 transaction is still open.
-            TransactionAbortedError, StaleProducerEpochError, TransactionNotFoundError: the transaction is not open any
-                more.
+            TransactionAbortedError, StaleProducerEpochError, TransactionNotFoundError: the transaction is not open.
             MilenaError: as ``TransactionEnds.end``.
             FateUnknownError: the transaction may be committed; repeat the call.
         """
@@ -564,7 +566,7 @@ class TransactionService:
                 await self._end_session(end, deadline)
                 break
             except StaleLeaderEpochError:
-                # A partition has another leader since; ask that leader what it holds.
+                # A partition has a new leader since the question. Ask the new leader.
                 if self._clock.now_ms() >= deadline:
                     raise
             await self._clock.sleep(SHORT_RETRY_MS)
@@ -573,7 +575,7 @@ class TransactionService:
         if request.until_visible:
             partitions = self._metadata.image.partitions
             states = (partitions.get((extent.topic_id, extent.partition)) for extent in extents)
-            # These leaders know the end once the transaction is visible: they have written its markers.
+            # When the transaction is visible, these leaders have written its markers. So they know the new epoch.
             leaders = {state.leader for state in states if state is not None}
             is_visible, _ = await asyncio.gather(
                 self._is_seen(identity, extents, deadline),
@@ -582,7 +584,7 @@ class TransactionService:
         return TransactionEnded(next_epoch=identity[1] + 1, is_visible=is_visible)
 
     async def abort(self, transaction: ProducerTransaction, *, timeout_ms: int) -> TransactionEnded:
-        """Abort a transaction; nothing that it wrote counts. A repeated call is harmless.
+        """Abort a transaction: nothing that it wrote counts. Repeating the call is harmless.
 
         Raises:
             TransactionCommittedError: the transaction is committed.
@@ -594,8 +596,8 @@ class TransactionService:
         end = abort_of(transaction.producer_id, transaction.producer_epoch)
         await self._end_session(end, deadline)
         self._counts.transactions.aborted += 1
-        # Until every leader knows the next epoch, a write under this one could still get 200 and yet never count. Until
-        # the markers are committed, readers stop at records of the transaction and see nothing behind them.
+        # Until every leader knows the next epoch, a write of this transaction could get a 200 and yet not count. Until
+        # the markers are committed, readers of committed records stop at the transaction's records.
         next_epoch = transaction.producer_epoch + 1
         is_visible = await self._producers.end_former(
             transaction.producer_id, next_epoch, timeout_ms=self._left(deadline)
@@ -603,7 +605,7 @@ class TransactionService:
         return TransactionEnded(next_epoch=next_epoch, is_visible=is_visible)
 
     async def open_transactions(self, *, older_than_ms: int) -> Sequence[OpenTransaction]:
-        """Return transactions that are open in partitions for that long, as leaders say; the oldest first."""
+        """Return the transactions that have been open for at least ``older_than_ms``, the oldest first."""
         before_ms = self._clock.wall_ms() - older_than_ms
         found = await self._lookup.open_transactions()
         return [one for one in found if one.began_ms <= before_ms]
@@ -624,16 +626,16 @@ class TransactionService:
         extents: Sequence[TransactionExtent],
         identity: Identity,
     ) -> tuple[int, ...]:
-        """Return the epochs under which leaders say that they hold exactly the records that a commit names.
+        """Return the leader epochs under which leaders confirm that they hold exactly the records that a commit lists.
 
-        Empty if the quorum confirmed the leaders, or if the transaction is over and the quorum gives the response by
-        itself.
+        Empty if the quorum confirmed the leaders now, or if the transaction has ended, so that the quorum alone decides
+        the response.
         """
         image = self._metadata.image
         is_bound = image.feature_level >= LEADER_EPOCHS_LEVEL
         producer = image.producers.get(identity[0])
-        # Each end of a transaction raises its producer epoch. If this node's image has a newer epoch than the request,
-        # the transaction is over, even if the image is old. In any other case the leaders must be asked.
+        # Each end of a transaction raises its producer's epoch. So if the image has a later epoch than the request, the
+        # transaction has ended, however old the image is. Otherwise the leaders must be asked.
         if producer is not None and producer.producer_epoch > identity[1]:
             return ()
         try:
@@ -644,8 +646,8 @@ class TransactionService:
                 ]
             )
         except MilenaError:
-            # The transaction may be decided: then leaders report other records, or cannot be asked. The machine has the
-            # outcome.
+            # If the transaction has ended, leaders report other records, or cannot be asked. The quorum knows how it
+            # ended.
             if not _is_over(await self._metadata.current_image(), identity):
                 raise
             return ()
@@ -664,11 +666,11 @@ class TransactionService:
             extent, identity, is_bound=is_bound
         )
         if is_bound and (end_offset, records) != named:
-            # A deposed leader that has not heard of its successor holds less. So only a leader that the quorum confirms
-            # may refuse.
+            # A former leader that does not know its successor may hold fewer records. So before refusing, ask a leader
+            # that the quorum confirms.
             end_offset, records, _ = await self._lookup.extent(extent, identity, is_bound=False)
-            # The confirmed leader agrees with the commit, so the first report came from a deposed one. Ask for the
-            # epochs again.
+            # The confirmed leader agrees with the commit, so the first response came from a former leader. Ask all
+            # leaders for their epochs again.
             if (end_offset, records) == named:
                 raise StaleLeaderEpochError(
                     f"{written.topic}-{written.partition} has another leader; nothing was decided, try again"
@@ -684,7 +686,7 @@ class TransactionService:
     # -- the end ---------------------------------------------------------------------------------
 
     async def _end_session(self, end: TransactionEnd, deadline: float) -> None:
-        """End a session. An error that says that it has ended in another way waits for its markers, too.
+        """End a session. If it has ended in another way, raise that error after waiting for the markers.
 
         Raises:
             MilenaError: as ``_decide``.
@@ -704,7 +706,7 @@ class TransactionService:
             raise
 
     async def _decide(self, end: TransactionEnd, deadline: float) -> None:
-        """End the transaction; ask again while it is unknown whether the transaction has ended.
+        """End the transaction. While it is unknown whether it has ended, try again until the deadline.
 
         Raises:
             MilenaError: as ``TransactionEnds.end``.
@@ -717,15 +719,15 @@ class TransactionService:
                     await self._ends.end(end)
             except FateUnknownError as error:
                 unknown = error
-            # This attempt decided nothing, but an earlier one may have. Only another attempt can tell.
+            # This attempt decided nothing, but an earlier one may have. Only another attempt can find out.
             except (NoQuorumError, TooManyTransactionsError):
                 if unknown is None:
                     raise
             except (StaleProducerEpochError, TransactionNotFoundError, DrainingError) as error:
                 if unknown is None:
                     raise
-                # An earlier attempt may have ended it, and other clients may have used the producer since. A node that
-                # is stopping makes no further attempt.
+                # An earlier attempt may have ended it, and then another client may have used the producer. Or this node
+                # is stopping and makes no more attempts.
                 raise unknown from error
             else:
                 return
@@ -771,15 +773,15 @@ class TransactionService:
 
 
 def _is_over(image: Image, identity: Identity) -> bool:
-    """Return whether the quorum's image says that a transaction is decided, or has never started."""
+    """Return whether, according to the image, a transaction has ended or was never started."""
     producer = image.producers.get(identity[0])
     return producer is None or producer.producer_epoch != identity[1]
 
 
 class _RepeatedError(Exception):
-    """Another request came under the key.
+    """Another request has used the key.
 
-    ``first`` is that request's transaction, aborted if it has no extents. None: the key is forgotten.
+    ``first``: the transaction of that request; it is aborted if it has no extents. None: the key is forgotten.
     """
 
     def __init__(self, first: KeyOutcome | None) -> None:
@@ -791,7 +793,7 @@ T = TypeVar("T")
 
 
 async def _all(works: Sequence[Awaitable[T]]) -> list[T]:
-    """Return all results. Raise the first error only once all are done, so that none writes on in the background."""
+    """Return all results. Raise the first error only when all are done, so that none writes in the background."""
     outcomes = await asyncio.gather(*works, return_exceptions=True)
     for outcome in outcomes:
         if isinstance(outcome, BaseException):

@@ -1,10 +1,10 @@
-"""Tells when readers see the end of a transaction: once its marker is committed in each of its partitions.
+"""Finds out when readers see the end of a transaction: once its marker is committed in each of its partitions.
 
-The quorum hears of that last, for many transactions in one command. Then every node hears of it by its image. The
-leaders of the partitions know it earlier, so they are asked, too.
+The leaders of the partitions know this first. The quorum learns it later, for many transactions in one command, and
+then all nodes learn it by their images. So this module asks the leaders and watches the image.
 
-The image never names the partitions of an aborted transaction. So copies report where it is, and only leaders tell of
-its markers.
+For an aborted transaction, the image does not name the partitions. So the nodes report in which copies it has records,
+and only the leaders of these partitions can tell when its markers are committed.
 """
 
 import asyncio
@@ -28,17 +28,17 @@ from raft_meta.machine.image import Image, PartitionKey
 from storage.state.transactions import Identity
 
 ASKING_MAX = 64
-"""Transactions of this node whose leaders are asked at a time. Further ones wait for the image."""
+"""Largest number of transactions whose leaders this node asks at the same time. Further ones wait for the image."""
 ASK_MS = 2_000
-"""How long a leader waits for markers before it responds."""
+"""How long a leader waits for markers before it refuses, in ms."""
 
 
 _Unseen = tuple[Identity, tuple[PartitionKey, ...]]
-"""A committed transaction, and partitions in which its markers are not known to be committed."""
+"""A committed transaction, and the partitions in which its marker is not known to be committed."""
 
 
 class TransactionSight:
-    """Waits until readers see transactions, and tells other nodes as a leader. Owned by the data loop."""
+    """Waits until readers see the ends of transactions; as a leader, tells other nodes. Owned by the data loop."""
 
     def __init__(
         self, *, metadata: MetadataStore, markers: TransactionMarkers, peer: Peers, clock: Clock
@@ -56,12 +56,12 @@ class TransactionSight:
     async def seen(
         self, identity: Identity, keys: Sequence[PartitionKey], *, timeout_ms: float
     ) -> bool:
-        """Wait until readers see a committed transaction in all of these partitions; False: the time was up first."""
+        """Wait until readers see a committed transaction in all of these partitions; False if the time is up first."""
         if not _is_ending(self._metadata.image, identity, keys):
             return True
         seen: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        # Two requests for one commit wait for the same. Requests that share a transaction wait for their own
-        # partitions.
+        # Two requests for the same commit share a key here. If several requests share a transaction, each waits only
+        # for its own partitions.
         unseen = (identity, tuple(keys))
         self._unseen.setdefault(unseen, []).append(seen)
         asking = None
@@ -83,9 +83,9 @@ class TransactionSight:
         return True
 
     async def ended(self, producer_id: int, held: Sequence[HeldRow], *, timeout_ms: float) -> bool:
-        """Wait until ended transactions of a producer hold up no reader; return False if the time is up first.
+        """Wait until no reader waits for the transactions in ``held``; return False if the time is up first.
 
-        ``held``: where copies have them. No client can write there any more.
+        ``held``: ended transactions of a producer, in copies of partitions. No client can write to them any more.
         """
         places: dict[Identity, dict[PartitionKey, int]] = {}
         for row in held:
@@ -100,15 +100,15 @@ class TransactionSight:
         return True
 
     async def _ended(self, identity: Identity, epochs: dict[PartitionKey, int]) -> None:
-        """Ask the leaders, and their successors, until all of them have said that the marker is committed."""
+        """Ask the leaders, and their successors, until each has confirmed that the marker is committed."""
         while True:
             partitions = self._metadata.image.partitions
-            # A partition that is gone with its topic has no readers.
+            # If a topic was deleted, its partitions have no readers.
             epochs = {key: epoch for key, epoch in epochs.items() if key in partitions}
             by_leader: dict[int, list[PartitionKey]] = {}
             for key, epoch in epochs.items():
                 state = partitions[key]
-                # A copy may know a later leader than this node's image.
+                # A copy may know a later leader epoch than this node's image.
                 if state.leader is not None and state.leader_epoch >= epoch:
                     by_leader.setdefault(state.leader, []).append(key)
             answers = await asyncio.gather(
@@ -132,7 +132,7 @@ class TransactionSight:
         return True
 
     def _on_image(self, image: Image) -> None:
-        # Do not wait for images per transaction: each of hundreds would be woken by the ends of all others.
+        # One listener for all transactions. If each of hundreds waited for images by itself, every end would wake all.
         if image.ending is self._ending:
             return
         self._ending = image.ending
@@ -144,7 +144,7 @@ class TransactionSight:
     async def _ask_leaders(
         self, identity: Identity, keys: Sequence[PartitionKey], seen: "asyncio.Future[None]"
     ) -> None:
-        """Wait for the responses of all leaders. If one cannot tell, the image will."""
+        """Wait until all leaders have responded. If one cannot be asked, wait for the image instead."""
         by_leader: dict[int, list[PartitionKey]] = {}
         for key in keys:
             state = self._metadata.image.partitions.get(key)
@@ -177,11 +177,11 @@ class TransactionSight:
             await ask(self._peer, leader, MARKED_TRANSACTION, request, timeout_ms=ASK_MS)
 
     async def _tell_marked(self, request: MarkedTransactionRequest) -> Done:
-        """Respond once the markers are committed in all these partitions, which this node leads.
+        """Respond once the markers are committed in all these partitions, as their leader.
 
         Raises:
             NotLeaderError: this node does not lead all of them.
-            NotReadyError: a marker is not committed within ``ASK_MS``.
+            NotReadyError: a marker was not committed within ``ASK_MS``.
         """
         identity = (request.producer_id, request.producer_epoch)
         try:
@@ -198,7 +198,7 @@ class TransactionSight:
 def _is_ending(image: Image, identity: Identity, keys: Sequence[PartitionKey]) -> bool:
     """Return whether the transaction is ending in one of the partitions, as far as the image tells.
 
-    True also if the image has not heard of the end yet: another node may have committed the transaction.
+    Also return True if the image does not have the end yet: another node may have committed the transaction.
     """
     producer_id, producer_epoch = identity
     producer = image.producers.get(producer_id)

@@ -1,8 +1,8 @@
-"""Producers with which a node writes transactions of one request. Each is in one transaction at a time.
+"""The producers with which a node writes the transactions of single requests. Each has one transaction at a time.
 
-Their names belong to the node. After a restart the node takes over the names, which aborts what it had left open. The
-end of a transaction raises its producer's epoch. If the node does not know whether a transaction ended, it takes over
-the name again.
+The names of these producers belong to the node. After a restart, the node takes over the names, which aborts the
+transactions that it had left open. The end of a transaction raises its producer's epoch. If the node does not know
+whether a transaction has ended, it does not know the epoch either, and takes over the name again.
 """
 
 import asyncio
@@ -17,11 +17,11 @@ from raft_meta.machine.commands import AllocateProducer
 from raft_meta.machine.producers import RESERVED_PREFIX
 
 SLOTS_MAX = 256
-"""Transactions of one request that a node has in flight."""
+"""Largest number of such transactions that a node has in flight."""
 
 
 class TransactionSlot:
-    """A producer for one transaction. ``is_known``: its next transaction may use ``producer_epoch``."""
+    """A producer for one transaction. ``is_known``: the node knows ``producer_epoch``, so it may be used again."""
 
     def __init__(self, number: int, producer_id: int, producer_epoch: int) -> None:
         self.number = number
@@ -47,10 +47,10 @@ class TransactionSlots:
 
     @asynccontextmanager
     async def taken(self, *, timeout_ms: float) -> AsyncIterator[TransactionSlot]:
-        """Reserve a producer. Report its transaction's end before the block ends, or its epoch counts as unknown.
+        """Reserve a producer for the block. If ``on_ended`` is not called in the block, its epoch counts as unknown.
 
         Raises:
-            TooManyTransactionsError: all producers are in use for the whole timeout.
+            TooManyTransactionsError: all producers were in use until the timeout.
             NoQuorumError: no producer could be allocated.
         """
         loop = asyncio.get_running_loop()
@@ -95,6 +95,6 @@ class TransactionSlots:
         except BaseException as error:
             self._unknown.append(number)
             if isinstance(error, FateUnknownError):
-                # Whether the name has its next epoch does not matter: the next transaction under it takes another.
+                # The name may or may not have its next epoch. Either is harmless: the next attempt raises the epoch.
                 raise NoQuorumError(f"{error.message}; nothing was written") from error
             raise
