@@ -1,4 +1,4 @@
-"""Calls between nodes: one framed connection for each dialer and channel, and the meaning of a peer's silence.
+"""Calls between nodes: one framed connection for each dialer and channel, and what a silent peer means for calls.
 
-The channels are calls, fetches and control (``codec.PeerChannel``). Raft has separate connections to the same port.
+The channels are RPC, fetches and control (``codec.PeerChannel``). Raft has its own connections to the same port.
 """

@@ -1,4 +1,4 @@
-"""Calls to other nodes. Links are dialled when they are needed, shared by callers, and dropped if the peer is silent.
+"""Calls to other nodes. Links (connections) are dialled when needed, shared by callers, and dropped on silence.
 
 Runs on the data loop.
 """
@@ -28,12 +28,12 @@ DIAL_MS_MAX = 2_000
 
 
 class PeerClient:
-    """Calls to other nodes, over one link for each node and channel, dialled when it is first needed.
+    """Calls to other nodes, over one link for each node and channel.
 
-    ``resolve(node_id)``: returns host and port, or None if they are not known. Called at every dial, because addresses
-    change. ``on_disconnected(node_id, channel)``: called when a link is gone that was up and that this node did not
-    close. ``is_anyone``: any node may listen at the address, because its node id is not known yet. ``verifies_id``: a
-    peer's certificate must name the node that the peer claims to be.
+    ``resolve(node_id)``: returns host and port, None if unknown. Called at every dial, because addresses change.
+    ``on_disconnected(node_id, channel)``: called when a link that was open is lost, but not if this node closed it.
+    ``is_anyone``: the node at an address may have any id, because its id is not known yet.
+    ``verifies_id``: a peer's certificate must name the node id that the peer claims.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class PeerClient:
         self._links: dict[tuple[int, PeerChannel], CallerLink] = {}
         self._dials: dict[tuple[int, PeerChannel], asyncio.Task[CallerLink]] = {}
         self._unreachable: dict[tuple[int, PeerChannel], str] = {}
-        """Reason of the last failed dial, until a dial succeeds."""
+        """Link → the reason why its last dial failed, until a dial succeeds."""
         self._is_closed = False
 
     async def call(
@@ -100,11 +100,11 @@ class PeerClient:
         *,
         channel: PeerChannel,
     ) -> bool:
-        """Send a request in this loop turn, without a task or a timeout; return False if nothing was sent.
+        """Send a request in this turn of the loop, without a task or a timeout; return False if nothing was sent.
 
-        After False, call ``connect`` first. ``answer`` gets the value that ``call`` would return, or its error. A
+        After False, call ``connect`` first. ``answer`` gets the result or error that ``call`` would return or raise. A
         ``Pending`` calls back in the turn in which the response arrives. A caller that does not need the response any
-        more cancels the ``Pending``, or drops the link.
+        more must cancel the ``Pending`` or drop the link.
 
         Raises:
             PeerUnreachableError: nothing was sent.
@@ -127,17 +127,17 @@ class PeerClient:
         await self._link(node_id, channel, deadline)
 
     def is_connected(self, node_id: int, channel: PeerChannel = PeerChannel.RPC) -> bool:
-        """Return whether a link is up, as far as this node knows."""
+        """Return whether a link is open, as far as this node knows."""
         link = self._links.get((node_id, channel))
         return link is not None and link.is_open
 
     def is_silent(self, node_id: int, channel: PeerChannel = PeerChannel.RPC) -> bool:
-        """Return whether a link is up whose peer was silent for so long that no caller should wait for it."""
+        """Return whether a link is open, but its peer has been silent for so long that no caller should wait for it."""
         link = self._links.get((node_id, channel))
         return link is not None and link.is_silent
 
     def disconnect(self, node_id: int, channel: PeerChannel | None = None) -> None:
-        """Drop one link to a node, or all (None), without calling ``on_disconnected``; waiting calls fail as lost.
+        """Drop one link to a node, or all (None). ``on_disconnected`` is not called; waiting calls fail as lost.
 
         The next call dials again.
         """
@@ -147,14 +147,14 @@ class PeerClient:
                 link.close()
 
     async def probe(self, node_id: int, *, timeout_ms: float) -> ProbeResult:
-        """Test with a bare connect whether the peer's process still listens; no link is created or used."""
+        """Find out whether the peer's process still listens: connect and close at once. This uses no link."""
         address = self._resolve(node_id)
         if address is None:
             return ProbeResult.UNREACHABLE
         return await probe(address, timeout_ms=timeout_ms)
 
     async def close(self) -> None:
-        """Drop every link; calls fail from now on."""
+        """Drop every link. All later calls fail."""
         self._is_closed = True
         dials = list(self._dials.values())
         for dial in dials:
@@ -168,7 +168,7 @@ class PeerClient:
             await link.closed
 
     async def _link(self, node_id: int, channel: PeerChannel, deadline: float) -> CallerLink:
-        """Wait for an open link with room for a frame, whose peer was heard recently or counts as silent."""
+        """Return an open link that has room for a frame and whose peer is not doubtful; wait until ``deadline``."""
         try:
             async with asyncio.timeout_at(deadline):
                 while True:
@@ -187,7 +187,7 @@ class PeerClient:
             ) from None
 
     def _dial(self, node_id: int, channel: PeerChannel) -> "asyncio.Task[CallerLink]":
-        """Return the dial in progress, or start one. Callers share it."""
+        """Return the task of the dial in progress; start one if there is none. All callers share it."""
         key = (node_id, channel)
         dial = self._dials.get(key)
         if dial is None:
@@ -200,15 +200,15 @@ class PeerClient:
 
     def _on_dialled(self, key: tuple[int, PeerChannel], dial: "asyncio.Task[CallerLink]") -> None:
         del self._dials[key]
-        # Reading the exception keeps asyncio from reporting it if every caller has given up.
+        # Read the exception: otherwise asyncio reports it if no caller waits for the dial any more.
         if not dial.cancelled() and dial.exception() is None and dial.result().is_open:
             self._links[key] = dial.result()
 
     async def _open(self, node_id: int, channel: PeerChannel) -> CallerLink:
-        """Connect and shake hands.
+        """Connect and run the handshake.
 
         Raises:
-            PeerUnreachableError: with the reason.
+            PeerUnreachableError: the message says why this failed.
         """
         address = None if self._is_closed else self._resolve(node_id)
         if address is None:
@@ -240,7 +240,7 @@ class PeerClient:
         return link
 
     def _log_unreachable(self, node_id: int, channel: PeerChannel, reason: str) -> None:
-        """Log a failed dial, once for repeated equal reasons: callers retry several times a second."""
+        """Log a failed dial. Repeated equal reasons are logged once, because callers retry several times a second."""
         key = (node_id, channel)
         is_known = self._unreachable.get(key) == reason
         self._unreachable[key] = reason

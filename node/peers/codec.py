@@ -1,18 +1,19 @@
-"""Headers of data frames between nodes, and the encoding of errors.
+"""Headers of the frames between nodes on the data channel, and the encoding of errors.
 
 A frame has a msgpack header and a raw body. The header is an array whose first element is the kind:
 
-| kind | array after the kind | sender | body |
+| kind | array after the kind | sent by | body |
 |---|---|---|---|
-| 0 hello | channel | the dialer, first and once | no |
+| 0 hello | channel | the dialer, as the first frame, once | no |
 | 1 request | request id, request type, fields | the dialer | yes |
 | 2 answer | request id, fields | the listener | yes |
 | 3 refusal | request id, error code, message, leader hint or nil | the listener | no |
-| 4 ping | nothing | the dialer, in rounds of its watch | no |
+| 4 ping | nothing | the dialer, in the rounds of its watch (``watch``) | no |
 | 5 pong | nothing | the listener | no |
 
-Fields are a map of short names to plain values. The reader of fields checks their types: a peer of another version must
-get an error, and cause no ``TypeError`` in a handler. ``node.peers.messages`` checks declared messages.
+Fields are a map of short names to plain values. Code that reads fields must check their types. A peer of another
+release may send other types. It must then get an error, and the handler must not raise ``TypeError``.
+``node.peers.messages`` checks declared messages.
 """
 
 from collections.abc import Callable, Iterator
@@ -38,7 +39,7 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 
 @unique
 class PeerChannel(StrEnum):
-    """The kinds of connections between two nodes. They are separate so that bulk data does not delay heartbeats."""
+    """The kinds of connections between two nodes. They are separate, so that bulk data does not delay heartbeats."""
 
     RPC = "rpc"
     FETCH = "fetch"
@@ -57,7 +58,7 @@ class Kind(IntEnum):
     PONG = 5
 
 
-# Plain ints: comparing an IntEnum member costs a Python call, on a path that runs for every frame.
+# Plain ints: comparing with a member of an IntEnum takes a Python call, and this code runs for every frame.
 HELLO = int(Kind.HELLO)
 REQUEST = int(Kind.REQUEST)
 ANSWER = int(Kind.ANSWER)
@@ -92,7 +93,7 @@ def encode_refusal(request_id: int, error: MilenaError) -> bytes:
 
 
 def encode_ping() -> bytes:
-    """Encode a request for a sign of life."""
+    """Encode a ping, which asks the peer for a sign of life."""
     return _PING_HEADER
 
 
@@ -105,11 +106,11 @@ def decode_header(header: Buffer) -> list[object]:
     """Decode a frame's header into its array.
 
     Raises:
-        MalformedRequestError: not a msgpack array that starts with a known kind.
+        MalformedRequestError: the header is not a msgpack array that starts with a known kind.
     """
     try:
         parts = msgpack.unpackb(header, strict_map_key=False)
-    # TypeError: a list or a map is used as a key.
+    # TypeError: the header uses a list or a map as a key.
     except (ValueError, TypeError, msgpack.UnpackException) as error:
         raise MalformedRequestError(f"a frame's header is not msgpack: {error}") from error
     if not (isinstance(parts, list) and parts and type(parts[0]) is int and 0 <= parts[0] <= PONG):
@@ -123,7 +124,7 @@ def _tree(root: type[MilenaError]) -> Iterator[type[MilenaError]]:
         yield from _tree(branch)
 
 
-# Only classes of ``milena.model.errors``: a class from elsewhere shares the code of the class that it extends.
+# Only classes of ``milena.model.errors``. A subclass that is defined elsewhere has the code of its base class.
 _ERRORS: dict[str, type[MilenaError]] = {
     kind.code: kind
     for kind in _tree(MilenaError)
@@ -132,9 +133,9 @@ _ERRORS: dict[str, type[MilenaError]] = {
 
 
 def decode_error(code: object, message: object, leader: object) -> MilenaError:
-    """Return the error that a peer's handler raised, with the same class.
+    """Return the error that a peer's handler raised, as an object of the same class.
 
-    An unknown code is from a node of a newer release. The fate of the request is then unknown.
+    An unknown code comes from a node of a newer release. What happened to the request is then unknown.
     """
     kind = _ERRORS.get(code) if isinstance(code, str) else None
     text = message if isinstance(message, str) else "(no message)"

@@ -1,15 +1,15 @@
-"""One connection between two nodes: handshake, frames, back-pressure, and the two ends of a call.
+"""One connection between two nodes on the data channel: handshake, frames, back-pressure, and both ends of a call.
 
-The byte formats are ``raft_meta.consensus.frames`` (sans I/O) and ``node.peers.codec``; this is the asyncio shell.
-``node.peers.client`` dials, ``node.peers.server`` accepts; they know the nodes.
+``raft_meta.consensus.frames`` and ``node.peers.codec`` define the bytes. This module adds the I/O, with asyncio.
+``node.peers.client`` dials links, and ``node.peers.server`` accepts them. They know which node is at the other end.
 
-A link belongs to one loop, and only its transport drives it. The protocol of a link:
+A link belongs to one loop, and only its transport calls it. The protocol of a link:
 
-1. The dialer has sent the preface, in the clear. Then both run the handshake, under TLS if it is configured.
-2. The dialer sends a hello that names the channel. From here on only the dialer sends requests, and only the listener
-   responds.
-3. Requests are multiplexed by id; responses may arrive in any order. A late response is dropped if its caller gave up.
-4. A dialer pings, in rounds, while a link is in use. ``node.peers.watch`` decides what silence means.
+1. The dialer has sent the preface in the clear. Then both ends run the handshake, under TLS if it is configured.
+2. The dialer sends a hello that names the channel. After that, only the dialer sends requests, and only the listener
+   sends responses.
+3. Requests have ids, and responses may arrive in any order. If a caller has given up, its response is dropped.
+4. While a link is in use, its dialer sends pings, in rounds. ``node.peers.watch`` decides what silence means.
 """
 
 import asyncio
@@ -55,49 +55,50 @@ from raft_meta.consensus.peer_certificates import certified_ids
 log = logging.getLogger("milena.peer")
 
 Reply: TypeAlias = tuple[Fields, Sequence[Buffer]]
-"""Fields and body of a response. The chunks of the body are sent unchanged and never joined."""
+"""The fields and the body of a response that is sent. The body's chunks are sent unchanged and never joined."""
 
 Answer: TypeAlias = tuple[Fields, bytes]
-"""A reply as it arrives."""
+"""The fields and the body of a response that has arrived."""
 
 Handler: TypeAlias = Callable[[int, Fields, bytes], Reply | Pending[Reply] | Awaitable[Reply]]
-"""(peer's node id, fields, body) -> reply.
+"""Takes the peer's node id, the fields and the body; returns the reply.
 
-The reply of a plain function is sent at once, without a task. The reply of a ``Pending`` is sent in the turn in which
-it is done; a future takes one turn more, a coroutine takes a task. All three are cancelled when the link is lost,
-because no peer waits for the response.
+If a handler returns the reply itself, it is sent at once, without a task. If it returns a ``Pending``, the reply is
+sent in the turn in which the ``Pending`` is done. A future takes one turn more, and a coroutine takes a task. If the
+link is lost, all three are cancelled, because no peer waits for the reply any more.
 """
 
 IdentitySource: TypeAlias = Callable[[], PeerIdentity]
-"""Returns this node's identity. Called at every handshake, because the cluster id is learnt at the first start."""
+"""Returns this node's identity. Called at every handshake, because a node learns the cluster id at its first start."""
 
 WRITE_BUFFER_BYTES_MAX = 4 << 20
-"""A link with more unsent bytes counts as full. Four responses of 1 MB may be in flight."""
+"""If more bytes than this are unsent, the link counts as full. Four responses of 1 MB may be in flight."""
 HANDSHAKE_MS_MAX = 3_000
-"""A handshake is two round trips; a peer that needs longer is stalled."""
+"""A handshake takes two round trips. A peer that needs more time than this is stalled."""
 CALLS_IN_FLIGHT_MAX = 8_192
-"""Requests in flight per link: twice those that an API takes."""
+"""Largest number of requests in flight on one link: twice as many as the API takes."""
 BYTES_IN_FLIGHT_MAX = 256 << 20
-"""Bytes of request bodies that a listener's handlers hold, per link: four frames of the largest size."""
+"""Largest number of bytes of requests that handlers of one link hold: four frames of the largest size."""
 
 
 PROGRESS_BYTES_MIN = 1_024
-"""Bytes of an unfinished frame that count as a sign of life in one round: more than the pongs of many rounds. A frame
-with a damaged length swallows all bytes behind it, pongs included. Without this bound the link would look alive."""
+"""So many bytes of an unfinished frame in one round count as a sign of life. The pongs of many rounds are fewer bytes.
+If the length in a frame is damaged, the decoder takes all later bytes, pongs included, as part of the frame. Without
+this minimum, the link would then seem alive."""
 
 
 class PeerUnreachableError(UnavailableError):
-    """The peer could not be asked: nothing was sent."""
+    """The peer could not be reached: nothing was sent."""
 
 
 class PeerLostError(FateUnknownError):
-    """The request was sent, then the link broke or the answer did not come in time."""
+    """The request was sent. Then the link broke, or the response did not arrive in time."""
 
 
 class Link(asyncio.Protocol):
-    """The state and duties that both ends share.
+    """The state and the duties that both ends of a link have.
 
-    ``ready`` is done once the peer has proved its identity, or the link has failed before that; see ``is_open``.
+    ``ready`` is done once the peer has proved its identity, or the link has failed; ``is_open`` tells which.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, handshake: Handshake) -> None:
@@ -109,14 +110,14 @@ class Link(asyncio.Protocol):
         self._deadline: asyncio.TimerHandle | None = None
         self.ready: asyncio.Future[None] = loop.create_future()
         self.closed: asyncio.Future[None] = loop.create_future()
-        """Done once the connection is gone."""
+        """Done once the connection is closed."""
         self.is_open = False
-        """Whether the handshake is done and the connection is up, so that frames may be sent."""
+        """Whether the handshake is done and the connection is open, so that frames may be sent."""
         self.is_full = False
-        """Whether the peer reads slower than this node writes."""
+        """Whether too many bytes are unsent, because the peer reads slower than this node writes."""
         self.peer_id = 0
         self.failure = ""
-        """Reason why the link ended, for log lines and messages; the first reason stays."""
+        """Why the link ended, for log lines and messages. The first reason is kept."""
 
     # Called by the transport
 
@@ -125,7 +126,7 @@ class Link(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES_MAX)
         if self.failure:
-            # The owner gave up before the connection was made: ``closed`` is done already.
+            # The owner gave up before the connection was made, and ``closed`` is already done.
             self._transport.abort()
             return
         self._deadline = self._loop.call_later(
@@ -136,7 +137,7 @@ class Link(asyncio.Protocol):
         self._transport.write(self._handshake.outgoing())
 
     def data_received(self, data: bytes) -> None:
-        """Pass the bytes to the present stage of the link."""
+        """Pass bytes to the handshake, or after it to the decoder."""
         try:
             if self._decoder is None:
                 data = self._shake_hands(data)
@@ -151,7 +152,7 @@ class Link(asyncio.Protocol):
             self._on_unexpected(error)
 
     def _on_unexpected(self, error: BaseException) -> None:
-        """Report an error that bytes of the peer must not cause, and drop the connection."""
+        """Report an unexpected error while bytes of the peer were handled, and close the connection."""
         self.abort(f"{type(error).__name__} while bytes were taken in")
         self._loop.call_exception_handler(
             {"message": f"bytes of node {self.peer_id} could not be taken in", "exception": error}
@@ -170,13 +171,13 @@ class Link(asyncio.Protocol):
             self.closed.set_result(None)
 
     def _silent_end(self) -> str:
-        """Return the likely reason of a peer that hung up. A peer that refuses a handshake cannot give its reason."""
+        """Return why the peer probably closed the connection. A peer that refuses a handshake sends no reason."""
         if self._handshake.peer is not None and not self._handshake.is_complete:
             return "the peer hung up on the proof of the cluster secret: it has another one, or stopped"
         return "the peer closed the connection"
 
     def pause_writing(self) -> None:
-        """Mark the link as full: too many bytes are unsent."""
+        """Mark the link as full, because too many bytes are unsent."""
         self.is_full = True
 
     def resume_writing(self) -> None:
@@ -186,7 +187,7 @@ class Link(asyncio.Protocol):
     # Called by the owner
 
     def abort(self, reason: str) -> None:
-        """Drop the connection without sending queued bytes."""
+        """Close the connection at once. Unsent bytes are lost."""
         self.failure = self.failure or reason
         self.is_open = False
         if self._transport is not None:
@@ -195,14 +196,14 @@ class Link(asyncio.Protocol):
             self.closed.set_result(None)
 
     def hang_up(self, reason: str) -> None:
-        """Send queued bytes, then close; nothing more is read."""
+        """Send the unsent bytes, then close. Nothing more is read."""
         self.failure = self.failure or reason
         self.is_open = False
         if self._transport is not None:
             self._transport.close()
 
     def send(self, header: bytes, body: Sequence[Buffer] = ()) -> None:
-        """Queue a frame; the link must be open."""
+        """Send a frame, or queue it. The link must be open."""
         assert self._encoder is not None, "a frame before the handshake"
         assert self._transport is not None, "a frame without a connection"
         self._transport.writelines(self._encoder.encode(header, body))
@@ -217,10 +218,10 @@ class Link(asyncio.Protocol):
         raise MalformedRequestError(f"a frame of kind {parts[0]} has no place here")
 
     def _on_lost(self, was_open: bool) -> None:
-        """Called when the connection is gone."""
+        """Called when the connection is closed."""
 
     def _shake_hands(self, data: bytes) -> bytes:
-        """Take bytes of the handshake; return the bytes behind it."""
+        """Pass bytes to the handshake; return the bytes that arrived after it."""
         assert self._transport is not None, "bytes without a connection"
         self._handshake.receive(data)
         outgoing = self._handshake.outgoing()
@@ -243,9 +244,9 @@ class Link(asyncio.Protocol):
 
 
 class CallerLink(Link):
-    """The dialer's end: sends requests, waits for responses.
+    """The dialer's end of a link: it sends requests and waits for responses.
 
-    ``on_lost`` is called once, for a link that was open and that the owner did not close.
+    ``on_lost`` is called once, when an open link is lost, but not if its owner closes it.
     """
 
     def __init__(
@@ -265,29 +266,29 @@ class CallerLink(Link):
         self._silence = PeerWatch(RHYTHMS[channel])
         self._frames = 0
         self._round_bytes = 0
-        """Bytes that arrived in this round."""
+        """Bytes that have arrived in this round."""
         self._sign: asyncio.Future[None] | None = None
 
     @property
     def is_silent(self) -> bool:
-        """Whether the peer was silent for so long that no caller should wait for it."""
+        """Whether the peer has been silent for so long that no caller should wait for it."""
         return self._silence.is_silent
 
     @property
     def is_doubtful(self) -> bool:
-        """Whether the peer was silent for so long that new calls should wait for a sign of life."""
+        """Whether the peer has been silent for so long that new calls should wait for a sign of life."""
         return self._silence.is_doubtful
 
     async def wait_for_sign(self) -> None:
-        """Wait until the peer was heard, counts as silent, or the link is lost."""
+        """Wait until the peer is heard, counts as silent, or the link is lost."""
         while self.is_doubtful and self.is_open:
             if self._sign is None:
                 self._sign = self._loop.create_future()
-            # Shielded: one caller's deadline must not wake the others.
+            # Shielded, because other callers wait for the same future: a timeout of one must not cancel it.
             await asyncio.shield(self._sign)
 
     def data_received(self, data: bytes) -> None:
-        """Count the bytes as a sign of life, unless they are a few bytes of an unfinished frame."""
+        """Count the bytes as a sign of life, unless they are only a few bytes of an unfinished frame."""
         before = self._frames
         super().data_received(data)
         self._round_bytes += len(data)
@@ -307,12 +308,12 @@ class CallerLink(Link):
             sign.set_result(None)
 
     def close(self) -> None:
-        """Close the link for its owner; waiting calls fail as lost."""
+        """Close the link. Waiting calls fail as lost; ``on_lost`` is not called."""
         self._on_lost_callback = None
         self.abort("this node closed the connection")
 
     def resume_writing(self) -> None:
-        """Resume the waiting calls."""
+        """Let the calls that wait for room continue."""
         super().resume_writing()
         self._release()
 
@@ -321,7 +322,7 @@ class CallerLink(Link):
         while self.is_full and self.is_open:
             if self._drained is None:
                 self._drained = self._loop.create_future()
-            # Shielded: one caller's deadline must not wake the others.
+            # Shielded, because other callers wait for the same future: a timeout of one must not cancel it.
             await asyncio.shield(self._drained)
 
     def start_call(
@@ -332,7 +333,7 @@ class CallerLink(Link):
         A ``Pending`` calls back while the frame of the response is handled. Its callback may send the next request.
 
         Raises:
-            PeerUnreachableError: too many calls wait already; nothing was sent.
+            PeerUnreachableError: too many calls wait, or the peer is silent; nothing was sent.
             RequestTooLargeError: the fields or the body do not fit in a frame; nothing was sent.
         """
         if body:
@@ -357,7 +358,7 @@ class CallerLink(Link):
         return request_id
 
     def forget(self, request_id: int) -> None:
-        """Forget a request whose caller does not wait any more; its response will be dropped."""
+        """Drop the response to a request when it arrives: its caller does not wait any more."""
         self._answers.pop(request_id, None)
 
     def _on_open(self) -> None:
@@ -384,7 +385,7 @@ class CallerLink(Link):
             self._round.cancel()
         self._release()
         self._give_sign()
-        # Before the callbacks of waiting calls: they may drop the link, and it would then not count as lost.
+        # Call this before the callbacks of waiting calls. They may drop the link, and then it would not count as lost.
         tell, self._on_lost_callback = self._on_lost_callback, None
         if was_open and tell is not None:
             tell(self)
@@ -410,7 +411,7 @@ class CallerLink(Link):
             self.send(peer_codec.encode_ping())
         self._start_round()
         if ended.has_failed:
-            # As the last step, because a callback may drop the link.
+            # Do this last, because a callback may drop the link.
             silent_ms = self._silence.silent_ms
             self._fail_answers(f"no sign of life from node {self.peer_id} for {silent_ms} ms")
             self._give_sign()
@@ -423,9 +424,9 @@ class CallerLink(Link):
 
 
 class ServerLink(Link):
-    """The listener's end: runs handlers, sends their replies.
+    """The listener's end of a link: it runs handlers and sends their replies.
 
-    Reading stops while handlers hold too many requests or bytes, or the peer does not read its responses.
+    It stops reading while its handlers hold too many requests or bytes, or while the peer does not read its responses.
     """
 
     def __init__(
@@ -444,19 +445,19 @@ class ServerLink(Link):
         self._is_reading = True
 
     def pause_writing(self) -> None:
-        """Stop reading requests: too many responses are unsent."""
+        """Stop reading requests, because too many responses are unsent."""
         super().pause_writing()
         self._steer_reading()
 
     def resume_writing(self) -> None:
-        """Read requests again: the peer has read its responses."""
+        """Read requests again: the peer has read enough responses."""
         super().resume_writing()
         self._steer_reading()
 
     def _on_frame(self, parts: list[object], body: bytes) -> None:
         if parts[0] == REQUEST and len(parts) == 4 and self.channel is not None:
             _, request_id, request_type, fields = parts
-            # Not a match statement: it would take ten times as long, and nearly all frames are requests.
+            # No match statement: it would take ten times as long, and nearly all frames are requests.
             if type(request_id) is int and type(request_type) is str and type(fields) is dict:
                 self._on_request(request_id, request_type, fields, body)
                 return
@@ -524,7 +525,7 @@ class ServerLink(Link):
             self.send(header, body)
 
     def _refuse(self, request_id: int, error: BaseException) -> None:
-        """Send the error to the peer. Only this method contains unexpected errors of handlers."""
+        """Send an error to the peer. An error that is no ``MilenaError`` is reported, and replaced by a refusal."""
         if not isinstance(error, MilenaError):
             name = f"{self.peer_id}-{self.channel}-{request_id}"
             error = self._owner.handler_failed(error, name)
@@ -553,21 +554,21 @@ class ServerLink(Link):
 
 
 class ServerLinkOwner:
-    """The owner of a ``ServerLink``, which the link calls."""
+    """The owner of a ``ServerLink``. The link calls these methods."""
 
     def link_opened(self, link: ServerLink) -> None:
         """Called when the peer has proved its identity and named its channel."""
 
     def link_lost(self, link: ServerLink) -> None:
-        """Called when the connection is gone, once for every link, opened or not."""
+        """Called once for every link when its connection is closed, even if the link never opened."""
 
     def handler_failed(self, error: BaseException, request_id: str) -> MilenaError:
-        """Called when a handler raised an error that is no ``MilenaError``; return the refusal for the peer."""
+        """Called when a handler raised an error that is no ``MilenaError``; returns the refusal for the peer."""
         raise NotImplementedError
 
 
 def _check_header(header: bytes) -> None:
-    """Refuse a header that is too large: the peer would drop the connection, and with it all other calls."""
+    """Refuse a header that is too large: the peer would close the connection, and all other calls on it would fail."""
     if len(header) > HEADER_BYTES_MAX:
         raise RequestTooLargeError(
             f"fields of {len(header)} bytes are above {HEADER_BYTES_MAX}; ask for less at a time"

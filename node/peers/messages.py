@@ -1,4 +1,4 @@
-"""Declared messages between nodes: a frozen type each, and a row for each call, name -> (request, response).
+"""Declared messages between nodes. Each message is a frozen class; each call has a row: name, request, response.
 
     class ShelfRequest(Message, frozen=True, kw_only=True):
         topic_id: str = field(name="topic")           # whole names in the code, short ones on the wire
@@ -6,17 +6,15 @@
 
     SHELF = CallType("shelf", ShelfRequest, ShelfAnswer)
 
-A message travels as the fields of a frame's header (``node.peers.codec``): a map of plain values, rows as arrays. A
-large part of it, a ``Blob``, travels in the body of the frame, in the order of the fields. Blobs are never copied into
-one piece; the field of a blob holds its length.
+A message is sent as the fields of a frame's header (``node.peers.codec``): a map of plain values, with rows as arrays.
+A large part of it, a ``Blob``, is sent in the frame's body. In the header, the field of a blob holds the blob's length.
+Blobs are in the body in the order of their fields, and are not copied when the message is packed.
 
 A peer's message is checked as a whole before any code reads it: every field has exactly the declared type, and a number
-is neither a boolean nor a text. Nodes of different releases understand each other: a field that a node does not know is
-ignored, and a field that may be missing has a default. So a new field is declared with a default, and the wire name of
-an old field never changes.
+is neither a boolean nor a text. Nodes of different releases understand each other: unknown fields are ignored, and a
+missing field gets its default. So a new field must have a default, and the wire name of an old field never changes.
 
-Within a node messages are passed as objects, without encoding. A value of a port may be a message too, if it is such a
-struct.
+Within a node, messages are passed as objects, without encoding. A value of a port may be a message, too.
 """
 
 from collections.abc import Awaitable, Callable
@@ -31,7 +29,7 @@ from node.peers.port import Handler, Peers, Reply
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):
-    """A request or a response; its sequences are tuples."""
+    """A request or a response. Its sequences are tuples."""
 
 
 class Done(Message, frozen=True, kw_only=True):
@@ -39,7 +37,7 @@ class Done(Message, frozen=True, kw_only=True):
 
 
 class Blob:
-    """The bytes of a message that travel in the frame's body."""
+    """Bytes of a message that are sent in the frame's body."""
 
     __slots__ = ("data",)
 
@@ -60,7 +58,7 @@ MessageT = TypeVar("MessageT", bound=msgspec.Struct)
 
 @dataclass(frozen=True, slots=True)
 class CallType(Generic[RequestT, AnswerT]):
-    """A row of a table of calls: the request's type on the wire, the request and the response."""
+    """A declared call: its name on the wire, the class of the request and the class of the response."""
 
     name: str
     request: type[RequestT]
@@ -68,7 +66,7 @@ class CallType(Generic[RequestT, AnswerT]):
 
 
 def pack(message: msgspec.Struct) -> Reply:
-    """Return the fields of a message, and the chunks of its body."""
+    """Return a message as fields, and the chunks of its body."""
     chunks: list[Buffer] = []
 
     def take_out(value: object) -> int:
@@ -81,10 +79,10 @@ def pack(message: msgspec.Struct) -> Reply:
 
 
 def unpack(message_type: type[MessageT], fields: Fields, body: bytes = b"") -> MessageT:
-    """Read a message; the reverse of ``pack``.
+    """Make a message from fields and a body; the reverse of ``pack``.
 
     Raises:
-        MalformedRequestError: the message has another shape; the error says where.
+        MalformedRequestError: the fields do not fit the class; the error says where.
     """
     position = 0
 
@@ -104,7 +102,7 @@ def unpack(message_type: type[MessageT], fields: Fields, body: bytes = b"") -> M
 def peer_handler(
     call: CallType[RequestT, AnswerT], serve: Callable[[RequestT], Awaitable[AnswerT]]
 ) -> Handler:
-    """Return the handler of this row, as the peer port calls it."""
+    """Return a handler of this call for the peer port: it unpacks the request and packs the response of ``serve``."""
 
     async def on_request(peer_id: int, fields: Fields, body: bytes) -> Reply:
         del peer_id
@@ -122,7 +120,7 @@ async def ask(
     timeout_ms: float,
     channel: PeerChannel = PeerChannel.RPC,
 ) -> AnswerT:
-    """Send a request to another node and return its response; raises as ``ask_with_body`` does."""
+    """Send a request to another node and return its response. Raises the same errors as ``ask_with_body``."""
     answer, _ = await ask_with_body(
         peer, node_id, call, request, timeout_ms=timeout_ms, channel=channel
     )
@@ -139,11 +137,11 @@ async def ask_with_body(
     timeout_ms: float,
     channel: PeerChannel = PeerChannel.RPC,
 ) -> tuple[AnswerT, bytes]:
-    """Send a request with ``body`` to another node; return its response and the body of the response.
+    """Send a request with ``body`` to another node; return its response, and the response's body.
 
     Raises:
         PeerUnreachableError: nothing was sent.
-        FateUnknownError: the request was sent; its fate is unknown, or the response is malformed.
+        FateUnknownError: the request was sent, and its fate is unknown, or the response is malformed.
         MilenaError: the peer's handler raised this error.
     """
     fields, chunks = pack(request)

@@ -1,18 +1,18 @@
-"""The interface of calls between nodes over the peer port.
+"""The interface for calls between nodes over the peer port.
 
-One port serves Raft and data. The listener (``node.peers.server``) reads the preface of each connection with a
-deadline. It passes Raft sockets to the quorum's loop, which wraps them. Data connections become ``node.peers.link``
-links, which ``node.peers.client`` dials. ``probe`` tests whether a process still runs. The parts of a node use
-``Peers``; ``PeerClient`` implements it with sockets.
+One port serves Raft and data. The listener (``node.peers.server``) reads the preface of each connection within a
+timeout. It passes sockets of Raft connections to the quorum's loop. Data connections become links
+(``node.peers.link``), and ``node.peers.client`` dials them. ``probe`` tests whether a process still runs. The other
+parts of a node use ``Peers``, which ``PeerClient`` implements.
 
-A caller of ``Peers.call`` may conclude from an error:
+The error of ``Peers.call`` tells the caller what happened:
 
-- ``PeerUnreachableError``: nothing was sent; the peer has done nothing.
-- ``PeerLostError``: the request was sent, then the link broke or the timeout passed. The peer may have done it, or may
-  still do it.
-- any other ``MilenaError``: the peer's handler raised it; it has the same class here.
+- ``PeerUnreachableError``: nothing was sent, so the peer has done nothing.
+- ``PeerLostError``: the request was sent. Then the link broke or the timeout passed. The peer may have carried out the
+  request, or may still do so.
+- any other ``MilenaError``: the peer's handler raised it.
 
-All of it runs on one loop, the data loop.
+All of this runs on the data loop.
 """
 
 from collections.abc import Sequence
@@ -42,7 +42,7 @@ __all__ = [
 
 
 class Peers(Protocol):
-    """The calls of a node's parts to other nodes."""
+    """Calls to other nodes, for all parts of a node."""
 
     async def call(
         self,
@@ -71,7 +71,7 @@ class Peers(Protocol):
         *,
         channel: PeerChannel,
     ) -> bool:
-        """Send a request in this loop turn, without a timeout; False: nothing was sent, call ``connect`` first.
+        """Send a request in this turn of the loop, without a timeout; False: nothing was sent, call ``connect`` first.
 
         Raises:
             PeerUnreachableError: nothing was sent.
@@ -80,20 +80,20 @@ class Peers(Protocol):
     async def connect(
         self, node_id: int, *, timeout_ms: float, channel: PeerChannel = PeerChannel.RPC
     ) -> None:
-        """Wait until a link is up that accepts a request.
+        """Wait until a link is open that accepts a request.
 
         Raises:
             PeerUnreachableError: the reason is in the message.
         """
 
     def is_connected(self, node_id: int, channel: PeerChannel = PeerChannel.RPC) -> bool:
-        """Return whether a link is up, as far as this node knows."""
+        """Return whether a link is open, as far as this node knows."""
 
     def is_silent(self, node_id: int, channel: PeerChannel = PeerChannel.RPC) -> bool:
-        """Return whether a link is up whose peer was silent for so long that no caller should wait for it."""
+        """Return whether a link is open, but its peer has been silent for so long that no caller should wait for it."""
 
     def disconnect(self, node_id: int, channel: PeerChannel | None = None) -> None:
-        """Drop one link to a node, or all (None); waiting calls fail as lost."""
+        """Drop one link to a node, or all (None). Waiting calls fail as lost."""
 
     async def probe(self, node_id: int, *, timeout_ms: float) -> ProbeResult:
-        """Test whether the peer's process still listens; no link is created or used."""
+        """Find out whether the peer's process still listens: connect and close at once. This uses no link."""

@@ -1,6 +1,7 @@
-"""The peer port: it accepts connections and passes each, by its preface, to the quorum or to this node's handlers.
+"""The peer port: accepts connections and passes each, by its preface, to the quorum or to this node's handlers.
 
-Connections that have not proved their identity are limited in time and number. Runs on the data loop.
+Until a connection has proved the peer's identity, its time is limited. The number of such connections is limited, too.
+Runs on the data loop.
 """
 
 import asyncio
@@ -22,17 +23,17 @@ log = logging.getLogger("milena.peer")
 
 PREFACE_MS_MAX = 3_000
 STRANGERS_MAX = 256
-"""Connections that have not proved their identity yet; further ones are closed at once."""
+"""Largest number of connections that have not proved their peer's identity. Further ones are closed at once."""
 HANG_UP_MS_MAX = 1_000
-"""How long queued responses may take to leave when the node stops."""
+"""How long the server waits for queued responses to be sent when the node stops, in ms."""
 REASONS_KEPT_MAX = 64
 
 
 class PeerServer(ServerLinkOwner):
     """The handlers of this node, and the links on which peers call them.
 
-    ``on_disconnected(node_id, channel)``: called when a peer's last link of this channel is gone.
-    ``contained``: gets the errors of handlers that are no ``MilenaError``.
+    ``on_disconnected(node_id, channel)``: called when a peer's last link of this channel is closed.
+    ``contained``: gets errors of handlers that are no ``MilenaError``.
     """
 
     def __init__(
@@ -45,36 +46,36 @@ class PeerServer(ServerLinkOwner):
         self._on_disconnected = on_disconnected
         self._contained = ContainedErrors() if contained is None else contained
         self._links: dict[ServerLink, None] = {}
-        """In the order of arrival, so that a simulated run repeats."""
+        """All links, in order of arrival, so that a simulated run repeats."""
         self._current: dict[tuple[int, PeerChannel], ServerLink] = {}
         self._idle: asyncio.Future[None] | None = None
         self._refusals: set[str] = set()
 
     def register(self, request_type: str, handler: Handler) -> None:
-        """Register the handler of a type of request; each type has one handler."""
+        """Register the handler of a request type. Each type has exactly one."""
         assert request_type not in self.handlers, f"two handlers for {request_type}"
         self.handlers[request_type] = handler
 
     def connected(self, channel: PeerChannel) -> frozenset[int]:
-        """Return the peers that have a link of this channel to this node."""
+        """Return the ids of peers that have a link of this channel to this node."""
         return frozenset(node_id for node_id, name in self._current if name is channel)
 
     def strangers(self) -> int:
-        """Count the links whose peer has not proved its identity."""
+        """Return the number of links whose peer has not proved its identity."""
         return sum(link.channel is None for link in self._links)
 
     def add(self, link: ServerLink) -> None:
-        """Add a link that is about to start its handshake."""
+        """Add a link whose handshake is about to start."""
         self._links[link] = None
 
     def discard(self, link: ServerLink) -> None:
-        """Remove a link that is gone, or never came up."""
+        """Remove a link that is closed, or that never opened."""
         self._links.pop(link, None)
         if not self._links and self._idle is not None and not self._idle.done():
             self._idle.set_result(None)
 
     def link_opened(self, link: ServerLink) -> None:
-        """Replace an older link of the same peer and channel: the peer has dropped that one."""
+        """Close an older link of the same peer and channel: the peer has given it up."""
         assert link.channel is not None, "opened without a channel"
         key = (link.peer_id, link.channel)
         before = self._current.get(key)
@@ -84,7 +85,7 @@ class PeerServer(ServerLinkOwner):
         log.info("peer connected node_id=%d channel=%s", link.peer_id, link.channel)
 
     def link_lost(self, link: ServerLink) -> None:
-        """Report the loss of a link if it was the last one of its peer and channel."""
+        """Note that a link is closed. If it was the last one of its peer and channel, call ``on_disconnected``."""
         self.discard(link)
         if link.channel is None:
             self.refused(link.failure)
@@ -97,18 +98,18 @@ class PeerServer(ServerLinkOwner):
                 self._on_disconnected(*key)
 
     def refused(self, reason: str) -> None:
-        """Log a refused connection, once for repeated equal reasons, because its peer will retry."""
+        """Log a refused connection. Repeated equal reasons are logged once, because the peer will retry."""
         is_known = reason in self._refusals
         if len(self._refusals) < REASONS_KEPT_MAX:
             self._refusals.add(reason)
         log.log(logging.DEBUG if is_known else logging.WARNING, "peer refused reason=%s", reason)
 
     def handler_failed(self, error: BaseException, request_id: str) -> MilenaError:
-        """Report an unexpected error of a handler; return the refusal for the peer. The node continues."""
+        """Report an unexpected error of a handler; return the refusal for the peer. The node goes on."""
         return self._contained.report(EntryPoint.PEER, error, "request_id", request_id)
 
     async def close(self) -> None:
-        """Send the queued responses, then drop every link; running handlers are cancelled."""
+        """Send the queued responses, then close every link. Handlers that still run are cancelled."""
         self._on_disconnected = None
         if not self._links:
             return
@@ -126,7 +127,7 @@ class PeerServer(ServerLinkOwner):
 
 
 class PeerListener:
-    """The peer port. ``on_raft_socket`` takes accepted sockets of which only the preface has been read."""
+    """The peer port. ``on_raft_socket``: gets accepted Raft sockets after their preface was read."""
 
     def __init__(
         self,
@@ -138,7 +139,7 @@ class PeerListener:
         tls: ssl.SSLContext | None = None,
         verifies_id: bool = False,
     ) -> None:
-        """Prepare the port. ``verifies_id``: a peer's certificate must name the node that the peer claims to be."""
+        """``verifies_id``: a peer's certificate must name the node id that the peer claims."""
         self._verifies_id = verifies_id
         self._server = server
         self._identity = identity
@@ -151,13 +152,13 @@ class PeerListener:
 
     @property
     def port(self) -> int:
-        """The bound port, also if the configured port is 0."""
+        """The bound port. If the configured port is 0, the system has chosen one."""
         assert self._socket is not None, "the port of a listener that is not started"
         port: int = self._socket.getsockname()[1]
         return port
 
     async def start(self, host: str, port: int) -> None:
-        """Bind and accept.
+        """Bind the port and accept connections.
 
         Raises:
             StartupError: the address cannot be bound.
@@ -187,7 +188,7 @@ class PeerListener:
         await self._server.close()
 
     def _on_readable(self) -> None:
-        """Accept the waiting connections. Not in a task, which might be cancelled while it holds a socket."""
+        """Accept the waiting connections. This is no task, because a cancelled task could leave a socket open."""
         assert self._socket is not None, "a listener that is not started"
         for _ in range(BACKLOG):
             try:
@@ -223,7 +224,7 @@ class PeerListener:
         task.add_done_callback(on_done)
 
     async def _admit(self, connection: socket.socket) -> bool:
-        """Read the preface and pass the connection on; return False if the connection must be closed."""
+        """Read the preface and pass the connection on. Return False if the caller must close the connection."""
         try:
             connection.setblocking(False)
             tune(connection)

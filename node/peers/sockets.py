@@ -1,6 +1,6 @@
-"""Sockets between nodes: bind, connect, tune, and read the preface.
+"""Sockets between nodes: bind, connect, set options, and read the preface.
 
-Nothing here knows the protocol on the sockets; ``node.peers.client`` and ``node.peers.server`` do.
+The protocol on the sockets is in ``node.peers.client`` and ``node.peers.server``.
 """
 
 import asyncio
@@ -15,28 +15,28 @@ from raft_meta.consensus.frames import PeerProtocolError
 
 BACKLOG = 128
 TCP_THIN_LINEAR_TIMEOUTS = 16
-"""Linux's number of the option, for which Python has no name. Source: linux/tcp.h."""
+"""The number of the socket option on Linux. Python has no name for it. Source: linux/tcp.h."""
 
 UNACKNOWLEDGED_MS_MAX = 5_000
-"""TCP_USER_TIMEOUT. A peer whose machine is gone does not acknowledge; the kernel gives up after this time."""
+"""TCP_USER_TIMEOUT in ms. If a machine is gone, it acknowledges nothing. The kernel then gives up after this time."""
 KEEPALIVE_IDLE_S = 5
 KEEPALIVE_PROBES = 3
 
 
 @unique
 class ProbeResult(StrEnum):
-    """The result of a bare connect, as evidence about a peer's process."""
+    """The result of connecting and closing at once, which tells whether a peer's process runs."""
 
     CONNECTED = "connected"
-    """A process listens there; it may be stalled."""
+    """A process listens there. It may be stalled."""
     REFUSED = "refused"
-    """The machine responds and nothing listens: the process is gone."""
+    """The machine responds, but no process listens: the peer's process is gone."""
     UNREACHABLE = "unreachable"
-    """No response, no route or an unknown name: the state of the process is not known."""
+    """No response, no route or an unknown name: it is unknown whether the process runs."""
 
 
 async def probe(address: tuple[str, int], *, timeout_ms: float) -> ProbeResult:
-    """Test whether a process listens at the address: connect, and close at once."""
+    """Find out whether a process listens at the address: connect, and close at once."""
     try:
         connection = await connect(*address, timeout_ms)
     except ConnectionRefusedError:
@@ -73,12 +73,12 @@ def bind(
 
 
 def tune(connection: socket.socket) -> None:
-    """Set options so that small frames leave at once, and the kernel notices a machine that is gone."""
+    """Set socket options, so that small frames are sent at once and the kernel notices a machine that is gone."""
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     if sys.platform == "linux":
-        # On a lossy network the kernel doubles the wait at each retry, and brokers would miss their heartbeats. Few
-        # messages are in flight at a time, so constant waits do no harm.
+        # On a lossy network the kernel doubles the wait after each retry, and brokers would miss their heartbeats. Few
+        # messages are in flight at the same time, so equal waits do no harm.
         connection.setsockopt(socket.IPPROTO_TCP, TCP_THIN_LINEAR_TIMEOUTS, 1)
     for name, value in (
         ("TCP_KEEPIDLE", KEEPALIVE_IDLE_S),
@@ -86,13 +86,13 @@ def tune(connection: socket.socket) -> None:
         ("TCP_KEEPCNT", KEEPALIVE_PROBES),
         ("TCP_USER_TIMEOUT", UNACKNOWLEDGED_MS_MAX),
     ):
-        # Linux has all of these options; elsewhere the pings of a link must suffice.
+        # Linux has all these options. On other systems, the pings of a link must suffice.
         if hasattr(socket, name):
             connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 async def read_preface(connection: socket.socket) -> bytes | None:
-    """Read the preface; None if the connection was closed before a byte arrived, as a probe does."""
+    """Read the preface; return None if the connection was closed before a byte arrived, as ``probe`` does."""
     loop = asyncio.get_running_loop()
     preface = b""
     while len(preface) < frames.PREFACE_BYTES:
@@ -109,7 +109,7 @@ async def connect(host: str, port: int, timeout_ms: float) -> socket.socket:
     """Return a connected socket.
 
     Raises:
-        ConnectionRefusedError: every address of the name refused.
+        ConnectionRefusedError: every address of the name refused the connection.
         OSError: any other failure, a timeout included.
     """
     loop = asyncio.get_running_loop()
@@ -135,7 +135,8 @@ async def _connect_to(
         connection.setblocking(False)
         await asyncio.get_running_loop().sock_connect(connection, address)
         if connection.getsockname() == connection.getpeername():
-            # A socket that dials a free port of its own machine may connect to itself, by TCP's simultaneous open.
+            # If no process listens on a port of this machine, a socket that dials the port may connect to itself, by
+            # TCP's simultaneous open.
             raise ConnectionRefusedError("no program listens there")
     except BaseException:
         connection.close()

@@ -1,14 +1,15 @@
-"""The watch over one link, which decides how long a peer may be silent. Pure; ``node.peers.link`` drives it.
+"""Decides how long the peer of a link may be silent. Pure; ``node.peers.link`` drives it.
 
-While a link is in use, its dialer ends a round every ``ping_ms``, and asks for a sign of life in each. Rounds are
-counted, not measured: a stall of this node is one round. An unused link costs nothing.
+While a link is in use, its dialer ends a *round* every ``ping_ms``. In each round it sends a call or a ping, so that
+the peer must send something. The watch counts rounds, not time: if this node itself stalls, only one round passes. A
+link that is not used costs nothing.
 
 A silent peer passes through these states:
 
-1. *doubtful*: new calls are held back. A call that was not sent can be sent to another node, but a call that was sent
-   to a dead peer has an unknown fate.
-2. *silent*: waiting calls fail, new ones are refused.
-3. *lost*: the link itself is dropped.
+1. *doubtful*: new calls are held back. A call that was not sent can still be sent to another node. But the fate of a
+   call that was sent to a dead peer is unknown.
+2. *silent*: waiting calls fail, and new ones are refused.
+3. *lost*: the link is closed.
 """
 
 from dataclasses import dataclass
@@ -18,36 +19,36 @@ from node.peers.codec import PeerChannel
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rhythm:
-    """The rhythm of one channel: the rounds without a byte after which a peer is silent, and after which it is lost."""
+    """The settings of one channel: after how many rounds without a byte a peer is silent, and after how many lost."""
 
     ping_ms: int
     silent_rounds: int
     lost_rounds: int
     holds_back: bool = False
-    """Whether a doubtful peer gets no new calls. Heartbeats and fetches are sent all the same: they show its return."""
+    """Whether a doubtful peer gets no new calls. Heartbeats and fetches are sent even so: they show when it is back."""
 
 
 RHYTHMS = {
-    # Clients wait on calls, and may use another node within a second. The rounds are short, because silence may start
-    # anywhere within one.
+    # A client waits for each call, and could use another node within a second. Rounds are short, because the silence
+    # may start at any time within a round.
     PeerChannel.RPC: Rhythm(ping_ms=100, silent_rounds=8, lost_rounds=40, holds_back=True),
-    # A controller that was cut off must hear its brokers within a session after it is back.
+    # A controller that was cut off must hear its brokers within a session after the network is back.
     PeerChannel.CONTROL: Rhythm(ping_ms=250, silent_rounds=4, lost_rounds=20),
-    # A fetch is silent while it waits for records, and no client waits for it.
+    # A fetch waits for records, and no client waits for it.
     PeerChannel.FETCH: Rhythm(ping_ms=1_000, silent_rounds=4, lost_rounds=20),
 }
 
 WATCHED_MS = 10_000
-"""How long a link is watched after its last call, so that the silence of a peer is known before the next call."""
+"""How long a link is watched after its last call. So if the peer becomes silent, this is known before the next call."""
 PATIENCE_MAX = 3
-"""Largest patience with a slow peer, in multiples of the rhythm's silent rounds."""
+"""Largest patience with a slow peer, as a multiple of the rhythm's ``silent_rounds``."""
 CALM_ROUNDS = 10
-"""Rounds without a silence after which a learnt patience falls by one round."""
+"""Number of rounds without such a silence after which a raised patience falls by one round."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """The actions that the end of a round asks for."""
+    """The actions that are due at the end of a round."""
 
     is_last: bool
     """Whether the link is not in use any more, so that the watch may pause."""
@@ -58,16 +59,16 @@ class Round:
 
 
 class PeerWatch:
-    """Counts silent rounds of one link.
+    """Counts the silent rounds of one link.
 
     Invariants:
-        silent_rounds <= patience <= PATIENCE_MAX * silent_rounds of the rhythm.
+        ``patience`` is at least the rhythm's ``silent_rounds``, and at most ``PATIENCE_MAX`` times as large.
     """
 
     def __init__(self, rhythm: Rhythm) -> None:
         self.rhythm = rhythm
         self.patience = rhythm.silent_rounds
-        """Silent rounds after which the peer counts as silent. Learnt from silences after which it was still alive."""
+        """Silent rounds after which the peer counts as silent. It rises if a silent peer turns out to be only slow."""
         self._silent = 0
         self._calm = 0
         self._unused = 0
@@ -90,7 +91,7 @@ class PeerWatch:
 
     @property
     def silent_ms(self) -> int:
-        """How long the silence has lasted, computed from the counted rounds."""
+        """How long the silence has lasted in ms, computed from the counted rounds."""
         return self._silent * self.rhythm.ping_ms
 
     def heard(self) -> None:
@@ -118,15 +119,16 @@ class PeerWatch:
             is_last=False,
             is_lost=self._silent >= self.rhythm.lost_rounds,
             has_failed=self._silent >= self.patience,
-            # Ping even a peer that was heard just now, unless a call was sent in this round: without a request in this
-            # round, silence in the next one means nothing.
+            # Without a request in this round, silence in the next one would mean nothing. So send a ping unless the
+            # peer was heard and a call was sent in this round.
             wants_ping=not (has_heard and has_asked),
         )
 
     def _learn_patience(self) -> None:
-        """Raise the patience if the silence that just ended was at most twice as long: the peer was only slow.
+        """Raise the patience if the silence that has just ended was not much longer than the patience.
 
-        Any other end of a silence counts as calm. Enough of them lower a raised patience by one round.
+        The peer was then only slow. After any other silence, the round counts as calm. After ``CALM_ROUNDS`` calm
+        rounds, a raised patience falls by one round.
         """
         least = self.rhythm.silent_rounds
         if self.patience <= self._silent <= 2 * self.patience:
