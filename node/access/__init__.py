@@ -1,1 +1,1 @@
-"""Authentication of callers, and changes of users, tokens and entries, as one node handles them."""
+"""Authentication of callers on one node, and changes of users, tokens and access control entries."""

@@ -1,16 +1,14 @@
 """Identifies callers: checks the credentials of a request against the node's image. Implements ``CallersPort``.
 
-A node decides by its own image, which is as new as what it last heard of the metadata quorum. A result holds for one
-version of access. So a revoked right is gone for the very next request.
+A node decides by its own image. A result holds only for one access version. So after a right is revoked, the next
+request is checked again. Because the image may be too old, a node accepts no caller in these cases:
 
-A node accepts no caller in these cases:
-
-- It has heard nothing for ``silence_ms_max``, unless the mode is ``off``.
-- It has heard nothing since it started, unless the mode is ``off`` and no first user is configured.
+- It has heard nothing from the quorum for ``silence_ms_max``, unless the mode is ``off``.
+- It has heard nothing from the quorum since it started, unless the mode is ``off`` and no first user is configured.
 - A first user is configured, and there are no users yet.
 
-Correct passwords are remembered under a hash with a key of the process. So each is checked once, even while others send
-wrong ones.
+Correct passwords are remembered as hashes with a key that only this process has. So each password is checked once, and
+a known one does not wait while others send wrong ones.
 """
 
 import asyncio
@@ -39,19 +37,19 @@ if TYPE_CHECKING:
 
 KNOWN_MAX = 10_000
 VERIFIED_MS = 300_000
-"""How long a correct password is remembered."""
+"""How long a correct password is remembered, in ms."""
 TOKEN_PREFIX = "mln_"  # noqa: S105 (how tokens begin)
 _KEY_BYTES = 32
 
 
 def secret_hash(secret: str) -> bytes:
-    """Return what the cluster stores of a token. A token is random, so a slow hash would protect nothing."""
+    """Return the hash of a token that the cluster stores. Tokens are random, so a slow hash is not needed."""
     return hashlib.sha256(secret.encode("utf-8", "surrogateescape")).digest()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Verified:
-    """A correct password: its user, the verifier that it matched, and when it is forgotten (monotonic ms)."""
+    """A correct password: its user, the verifier that it matched, and when to forget it (monotonic ms)."""
 
     user: str
     verifier: str = field(repr=False)
@@ -59,7 +57,7 @@ class _Verified:
 
 
 class Callers:
-    """The callers of one node. Belongs to the event loop."""
+    """The callers of one node. Owned by the event loop."""
 
     def __init__(
         self,
@@ -76,8 +74,8 @@ class Callers:
     ) -> None:
         """Create the callers of a node.
 
-        ``heard_ms`` returns when the quorum was last heard of (monotonic ms); None: not since the start.
-        ``web_tokens``: tokens of an issuer that this node trusts. ``certificate_rule``: see ``CertificateNames``.
+        ``heard_ms``: returns when the quorum was last heard (monotonic ms); None if not since the start.
+        ``web_tokens``: verifies tokens of an issuer. ``certificate_rule``: see ``CertificateNames``.
         """
         self._metadata = metadata
         self._passwords = passwords
@@ -89,21 +87,21 @@ class Callers:
         self._web_tokens = web_tokens
         self._certificate_names = CertificateNames(certificate_rule)
         self._callers: dict[tuple[bytes, str], Caller] = {}
-        """By (hash of the header or of the certificate, address), at the present version."""
+        """(Hash of the header or of the certificate, address) → caller, at the present version."""
         self._verified: dict[bytes, _Verified] = {}
         self._looking: dict[bytes, asyncio.Task[_Verified | None]] = {}
         self.version = OPEN
         self._until_ms = 0
-        """The time until which the version holds if nothing is heard; meaningless while the cluster is open."""
+        """When the version ends unless the quorum is heard again (monotonic ms). Not used while the cluster is open."""
         self.attend()
 
     def on_image(self, image: Image) -> None:
-        """Take a new image: results from the old one may no longer hold."""
+        """Check a new image: it may have another access version, and earlier results then no longer hold."""
         del image
         self.attend()
 
     def attend(self) -> None:
-        """Check whether the version has changed. Silence of the quorum alone may change it."""
+        """Check whether the version has changed. It may also change because the quorum is silent for too long."""
         version = self._current_version(self._metadata.image)
         if version != self.version:
             self.version = version
@@ -124,11 +122,11 @@ class Callers:
         return image.access_version
 
     def holds(self, caller: Caller) -> bool:
-        """Return whether a result about a caller still holds."""
+        """Return whether an earlier result about a caller still holds."""
         if caller.version == OPEN:
             return self.version == OPEN
         if self._clock.now_ms() > self._until_ms:
-            # This also covers a process that was stopped for a while: it must check before it does anything else.
+            # The process may have been suspended for a while, so it must check the time before it uses a result.
             self.attend()
         return caller.version == self.version and (
             not caller.expires_ms
@@ -150,10 +148,10 @@ class Callers:
         *,
         is_under_way: bool = False,
     ) -> Caller | None:
-        """Return the caller with this header, or without one; None: that takes waiting.
+        """Return the caller with these credentials, or without any; None if finding out must wait (``identify``).
 
         Raises:
-            NotReadyError: this node cannot judge callers.
+            NotReadyError: this node cannot tell now what callers may do.
             TooManyRequestsError: too many tokens with wrong signatures came from this address.
             UnauthenticatedError: the credentials are missing or wrong.
         """
@@ -203,20 +201,20 @@ class Callers:
         return self._caller(image, ANONYMOUS, host)
 
     def turned_away(self, host: str) -> TooManyRequestsError | None:
-        """Return why unknown passwords from this address are refused now, or None.
+        """Return the error for unknown passwords from this address, if they are refused now; else None.
 
-        Passwords known to be correct never are.
+        Passwords that are known to be right are never refused.
         """
         return None if self.version == OPEN else self._passwords.refusal(plain_host(host))
 
     async def identify(
         self, authorization: str | None, host: str, certificate: ClientCertificate | None = None
     ) -> Caller:
-        """Return the caller with this header; wait as long as that takes.
+        """Return the caller with these credentials. Wait for the check of a password or a read of the issuer's keys.
 
         Raises:
-            NotReadyError: this node cannot judge the credentials yet.
-            TooManyRequestsError: too many checks are waiting, or too many failed from this address.
+            NotReadyError: this node cannot check the credentials yet.
+            TooManyRequestsError: too many checks wait, or too many from this address have failed.
             UnauthenticatedError: the credentials are wrong.
         """
         del certificate
@@ -233,7 +231,7 @@ class Callers:
             refusal = self._passwords.refusal(plain_host(host))
             if refusal is not None:
                 raise refusal
-            # Requests with the same header share one check: a client that starts with many connections costs one hash.
+            # Requests with the same header share one check. So a client that opens many connections costs one hash.
             task = asyncio.create_task(self._look(authorization, plain_host(host)))
             self._looking[key] = task
             task.add_done_callback(lambda _: self._looking.pop(key, None))
@@ -245,7 +243,7 @@ class Callers:
         self._verified[key] = verified
         caller = self.known(authorization, host)
         if caller is None:
-            # The password or the user was changed during the check.
+            # The password or the user has changed during the check.
             raise _bad_password()
         return caller
 
@@ -282,7 +280,7 @@ class Callers:
     def _of_token(self, image: Image, text: str, host: str) -> Caller:
         token_id, _, secret = text.removeprefix(TOKEN_PREFIX).partition("_")
         token = image.tokens.get(token_id) if text.startswith(TOKEN_PREFIX) else None
-        # Compare in any case, so that the time does not tell whether the token exists.
+        # Compare even if there is no such token, so that the response time does not tell whether it exists.
         expected = bytes(32) if token is None else token.secret_hash
         is_good = hmac.compare_digest(secret_hash(secret), expected)
         if token is None or not is_good:
@@ -301,7 +299,7 @@ class Callers:
         )
 
     def _of_certificate(self, image: Image, certificate: ClientCertificate, host: str) -> Caller:
-        """Return the caller of a certificate. Its user is a principal even if the cluster has no such user."""
+        """Return the caller of a certificate. Its name is a principal even if the cluster has no user of that name."""
         name = self._certificate_names.user_of(certificate)
         if certificate.expires_ms <= self._clock.wall_ms():
             raise UnauthenticatedError(
@@ -366,7 +364,7 @@ class Callers:
         )
 
     async def _look(self, authorization: str, host: str) -> _Verified | None:
-        """Check a password. An unknown user takes as long and gets the same response as a wrong password."""
+        """Check a password. An unknown user takes as long, and gets the same response, as a wrong password."""
         name, password = name_and_password(scheme_and_rest(authorization)[1])
         user = self._metadata.image.users.get(name)
         verifiers = () if user is None else user.verifiers

@@ -1,4 +1,4 @@
-"""The user that a client's certificate names: by its common name, or by a rule of the operator."""
+"""Finds the user that a client's certificate names: by the common name, or by the operator's rule."""
 
 import re
 
@@ -12,14 +12,14 @@ _USER = re.compile(USER_NAME)
 
 
 class NamelessCertificateError(Exception):
-    """The certificate names no user, or more than one; the message says why."""
+    """The certificate names no user, or several; the message says why."""
 
 
 class CertificateNames:
-    """A rule: an RE2 pattern that a name of the certificate must match as a whole; its group 1 is the user.
+    """Finds users by a rule: an RE2 pattern. It must match a whole name of the certificate; group 1 is the user.
 
-    Names are ``CN:``, ``DNS:``, ``URI:`` or ``EMAIL:``, followed by the value. ``rule`` None: the common name is the
-    user. If several names of a certificate match, all must mean the same user.
+    Names start with ``CN:``, ``DNS:``, ``URI:`` or ``EMAIL:``. If ``rule`` is None, the common name is the user. If
+    several names of a certificate match, all must give the same user.
     """
 
     def __init__(self, rule: str | None) -> None:
@@ -29,10 +29,10 @@ class CertificateNames:
         self._pattern = re2.compile(_COMMON_NAME if rule is None else rule, options)
 
     def user_of(self, certificate: ClientCertificate) -> str:
-        """Return the name of the user.
+        """Return the name of the user that the certificate names.
 
         Raises:
-            NamelessCertificateError: the certificate names no user, or more than one.
+            NamelessCertificateError: the certificate names no user, or several.
         """
         found = {match[1] for name in certificate.names if (match := self._match(name))}
         what = "a common name" if self._rule is None else "a name that tls_principal_rule matches"

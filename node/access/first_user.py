@@ -1,7 +1,8 @@
-"""The first user: a superuser whose password the operator gives to the nodes, so that a new cluster is never open.
+"""The first user of a cluster: a superuser whose password the operator configures, so that a new cluster is never open.
 
-Every configured node tries, and the first command counts. An operator who has no access any more starts one node with
-``reset_admin``. This opens no new way in: setting that option takes access to the node's disk anyway.
+Every node that has the password proposes the user, and the first command counts. If operators have lost all access,
+they start one node with ``reset_admin``, which sets the password again. This is no security hole: setting an option of
+a node needs access to the node's disk.
 """
 
 import logging
@@ -27,11 +28,11 @@ from raft_meta.machine.commands import InitAccess
 logger = logging.getLogger(__name__)
 
 _PASSING = (FateUnknownError, StaleVersionError, FeatureLevelError)
-"""Errors that may pass: other nodes changed something, or some nodes run a release that is too old."""
+"""Errors that may go away: other nodes changed something, or some nodes still run an older release."""
 
 
 def read_password(path: Path) -> Secret:
-    """Return the content of the file without surrounding white space.
+    """Return the password in a file, without surrounding white space.
 
     Raises:
         StartupError: the file cannot be read, or its content is not a valid password.
@@ -47,7 +48,7 @@ def read_password(path: Path) -> Secret:
 
 
 class FirstUser:
-    """Creates the first user, or resets its password; then it is done."""
+    """Creates the first user, or resets its password. After that, it does nothing."""
 
     def __init__(
         self,
@@ -71,14 +72,14 @@ class FirstUser:
         self._is_reset = is_reset
 
     async def run(self) -> None:
-        """Try until it is done or cannot be done."""
+        """Try until the user exists, or until an error shows that it cannot be created."""
         is_waiting = False
         while True:
             try:
                 await self._try()
             except MilenaError as error:
                 if not (error.is_retriable or isinstance(error, _PASSING)):
-                    # The cluster stays closed, as the operator asked.
+                    # The cluster accepts no callers then, as the operator wanted.
                     logger.error("no first user name=%s reason=%s", self._name, error)
                     return
                 if not is_waiting:

@@ -1,7 +1,7 @@
-"""The keys of a token issuer, as a node has them: read from the configured place, and refreshed.
+"""The keys of a token issuer, which a node reads from the configured place again and again.
 
-They are read every quarter of an hour. If a token names another key, they are read again, at most once in ``ASK_MS``:
-anyone can name any key. If they cannot be read, the last good ones are kept for a day.
+They are read every quarter of an hour. If a token names an unknown key, they are read earlier, but at most once in
+``ASK_MS``, because any caller can send such a token. If reading fails, the last good keys are used for a day.
 """
 
 import asyncio
@@ -15,15 +15,15 @@ from node.process.https import FetchError
 logger = logging.getLogger(__name__)
 
 REFRESH_MS = 900_000
-"""How long a key is accepted after its issuer has removed it, at most."""
+"""The time between two reads in ms. So this is how long a key may still be accepted after its issuer has removed it."""
 ASK_MS = 30_000
 KEPT_MS_MAX = 86_400_000
 
 
 class IssuerKeys:
-    """The present keys of an issuer. Belongs to the event loop.
+    """The present keys of an issuer. Owned by the event loop.
 
-    ``where`` is for people. ``read`` may raise ``OSError`` and ``FetchError``.
+    ``where``: the place of the keys, for messages. ``read``: may raise ``OSError`` and ``FetchError``.
     """
 
     def __init__(self, *, where: str, read: Callable[[], Awaitable[bytes]], clock: Clock) -> None:
@@ -31,11 +31,11 @@ class IssuerKeys:
         self._read = read
         self._clock = clock
         self.keys: KeySet | None = None
-        """None: not read yet, or read too long ago."""
+        """The keys; None if they were not read yet, or not for too long."""
         self.version = 0
-        """Changes whenever the keys change."""
+        """A number that changes whenever the keys change."""
         self.failure = ""
-        """Why the keys could not be read; empty: they could, or there was no attempt yet."""
+        """Why the last read failed; empty if it succeeded or there was none."""
         self._document: bytes | None = None
         self._good_ms = 0
         self._asked_ms: int | None = None
@@ -43,20 +43,20 @@ class IssuerKeys:
 
     @property
     def may_ask(self) -> bool:
-        """True if a token may cause a read of the keys, or wait for a read in progress."""
+        """Whether a token may cause a read of the keys, or wait for the read in progress."""
         if self._asked_ms is None or self._reading is not None:
             return True
         return self._clock.now_ms() - self._asked_ms >= ASK_MS
 
     async def refresh(self) -> None:
-        """Read the keys. Simultaneous calls share one read. Never fails: see ``failure``."""
+        """Read the keys. Simultaneous calls share one read. If it fails, this sets ``failure`` and does not raise."""
         if self._reading is None:
             self._asked_ms = self._clock.now_ms()
             self._reading = asyncio.create_task(self._refresh(), name="issuer-keys")
         await asyncio.shield(self._reading)
 
     async def run(self) -> None:
-        """Keep the keys fresh, until cancelled."""
+        """Read the keys regularly, until cancelled."""
         try:
             while True:
                 await self.refresh()
@@ -66,10 +66,10 @@ class IssuerKeys:
                 self._reading.cancel()
 
     def take(self, document: bytes) -> None:
-        """Use these keys from now on.
+        """Use the keys of this document from now on.
 
         Raises:
-            KeySetError: the document has no usable keys.
+            KeySetError: the document has no usable key.
         """
         if document != self._document:
             keys = parse_keys(document)

@@ -1,4 +1,4 @@
-"""The token issuer that a node's configuration names."""
+"""Makes the token verifier for the issuer that a node's configuration names."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -15,10 +15,10 @@ from node.process.https import fetch
 
 
 def web_tokens_of(config: NodeConfig, *, pool: Executor, clock: Clock) -> WebTokens:
-    """Return the tokens of ``oidc_issuer``. Keys in a file are there at once, those at a URL once ``keys.run`` runs.
+    """Return the verifier of tokens of ``oidc_issuer``. Keys in a file are read now, keys at a URL by ``keys.run``.
 
     Raises:
-        StartupError: the file of keys cannot be read, or has no usable keys.
+        StartupError: the file of keys cannot be read, or has no usable key.
     """
     assert config.oidc_issuer is not None, "an issuer"
     assert config.oidc_audience is not None, "an issuer has an audience"

@@ -1,9 +1,9 @@
 """Public keys of a token issuer: parses the keys of a JWKS document that can check signatures.
 
-The key alone decides its algorithm, never a token: each key is parsed for one algorithm. Keys that are too weak, of an
-unknown kind or for another use are left out and reported. Only the public members of a key are read.
+The key alone decides the algorithm; a token cannot. Each key is parsed for exactly one algorithm. A key that is too
+weak, of an unknown kind or for another use is left out and reported. Only the public members of a key are read.
 
-Source: RFC 7517, RFC 7518, RFC 8037; RFC 8725 for what not to do.
+Source: RFC 7517, RFC 7518, RFC 8037; RFC 8725 for known attacks.
 """
 
 import json
@@ -20,30 +20,30 @@ KEYS_MAX = 100
 RSA_BITS_MIN, RSA_BITS_MAX = 2048, 8192
 
 _RSA_DEFAULT = "RS256"
-"""The algorithm of an RSA key that names none."""
+"""The algorithm of an RSA key that does not name one."""
 _RSA = frozenset({"RS256", "RS384", "RS512", "PS256", "PS384", "PS512"})
 _CURVES = {("EC", "P-256"): "ES256", ("EC", "P-384"): "ES384", ("OKP", "Ed25519"): "EdDSA"}
 _PUBLIC = {"RSA": ("n", "e"), "EC": ("crv", "x", "y"), "OKP": ("crv", "x")}
 
 
 class KeySetError(Exception):
-    """The document is not a set of keys, or none of its keys can be used."""
+    """The document is not a set of keys, or has no usable key."""
 
 
 class _UnusableKeyError(Exception):
-    """A key that is left out; the message says why."""
+    """A key cannot be used and is left out; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeySet:
-    """Keys by their ids."""
+    """The usable keys of a document, by key id."""
 
     keys: Mapping[str, PyJWK]
     left_out: tuple[str, ...] = ()
-    """Why keys of the document are missing here."""
+    """Messages about keys of the document that are left out."""
 
     def find(self, kid: str | None) -> PyJWK | None:
-        """Return the key with this id. If a token names no key, return the key if there is only one."""
+        """Return the key with this id. If ``kid`` is None and there is only one key, return that key; else None."""
         if kid is not None:
             return self.keys.get(kid)
         return next(iter(self.keys.values())) if len(self.keys) == 1 else None
@@ -53,7 +53,7 @@ def parse_keys(document: bytes) -> KeySet:
     """Return the keys of a JWKS document.
 
     Raises:
-        KeySetError: it is not a JWKS document, or has no key that can be used.
+        KeySetError: the document is not a JWKS document, or has no usable key.
     """
     if len(document) > DOCUMENT_BYTES_MAX:
         raise KeySetError(f"it has more than {DOCUMENT_BYTES_MAX} bytes")
@@ -95,7 +95,7 @@ def _parse(item: object) -> tuple[str, PyJWK]:
         raise _UnusableKeyError("it is not for signatures: key_ops has no 'verify'")
     kind = item.get("kty")
     algorithm = _algorithm(kind, item)
-    # Read nothing else of it: no certificates, no URLs, and no private key.
+    # Read no other members: no certificates, no URLs, and no private key.
     members = {name: item.get(name) for name in _PUBLIC[cast("str", kind)]}
     if not all(isinstance(value, str) for value in members.values()):
         raise _UnusableKeyError(f"a member of {', '.join(members)} is missing or no text")
@@ -111,7 +111,7 @@ def _parse(item: object) -> tuple[str, PyJWK]:
 
 
 def _algorithm(kind: object, item: Mapping[str, object]) -> str:
-    """Return the one algorithm of the key."""
+    """Return the algorithm of the key."""
     said = item.get("alg")
     if kind == "RSA":
         algorithm = _RSA_DEFAULT if said is None else said

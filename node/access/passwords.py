@@ -1,11 +1,11 @@
-"""Passwords: slow hashes, one at a time, on a low-priority thread.
+"""Passwords: slow hashes, computed one at a time on a low-priority thread.
 
-A hash takes about 35 ms and 19 MiB on purpose, so that a stolen hash tells little. That makes passwords the most
-expensive thing that a stranger can ask for. So they are checked one after the other, and a pause follows a wrong one.
-All wrong ones together take at most a fifth of a core.
+A hash takes about 35 ms and 19 MiB, on purpose: someone who steals a hash can try only few passwords. So checking a
+password is the most expensive request that a caller without an account can send. Therefore passwords are checked one
+after the other, with a pause after each wrong one. All wrong passwords together use at most a fifth of a core.
 
-An address that recently sent a wrong password is a suspect. Suspects wait for each other in a short queue. Only the
-first of them waits for its turn among the addresses that sent none.
+An address that recently sent a wrong password is a suspect. Suspects wait in a short queue of their own. Only the
+first of them waits in the main queue, together with addresses that sent no wrong password.
 
 Source: OWASP's Password Storage Cheat Sheet, argon2id.
 """
@@ -23,16 +23,16 @@ from milena.model.errors import TooManyRequestsError
 from raft_meta.machine.access.access import VERIFIERS_MAX
 
 WAITING_MAX = 64
-"""About 2 s of work if the passwords are correct. Further callers are told to retry later."""
+"""Places in the main queue: about 2 s of work if the passwords are right. Further callers are told to retry later."""
 SUSPECTS_WAITING_MAX = 16
-"""About 3 s of work, because the passwords are wrong."""
+"""Places in the suspects' queue: about 3 s of work if the passwords are wrong."""
 WRONG_REST_MS = 300
-"""The pause after a wrong password. The check costs two hashes, about 70 ms, for every user."""
+"""The pause after a wrong password, in ms. The check itself computes two hashes, for every user: about 70 ms."""
 SUSPECT_MS = 300_000
 SALT_BYTES = 16
 WRONG_AT_ONCE = 30
 WRONG_PER_S = 1.0
-"""Wrong passwords that an address may try at once, and per second after that."""
+"""How many wrong passwords an address may try at once, and how many more per second."""
 ADDRESSES_MAX = 10_000
 
 _Found = TypeVar("_Found")
@@ -40,18 +40,18 @@ _HASHER = PasswordHasher(time_cost=2, memory_cost=19_456, parallelism=1)
 
 
 class WrongPasswords:
-    """Counts the wrong passwords of each address: a token bucket for each. Pure; times are monotonic ms.
+    """Counts the wrong passwords of each address, with one token bucket per address. Pure; times are monotonic ms.
 
-    ``what`` names them for people if they are not passwords.
+    ``what``: what is counted, for error messages.
     """
 
     def __init__(self, what: str = "passwords") -> None:
         self._what = what
         self._spent: dict[str, tuple[float, float]] = {}
-        """Address → (wrong ones that still counted, and the time of that count)."""
+        """Address → (count at the time of the last wrong password, that time). The count falls with time."""
 
     def refusal(self, address: str, now_ms: float) -> TooManyRequestsError | None:
-        """Return why an address must wait because it sent too many; None: it need not wait."""
+        """Return an error if an address must wait, because it sent too many wrong passwords; else None."""
         if self._count(address, now_ms) <= WRONG_AT_ONCE - 1:
             return None
         return TooManyRequestsError(
@@ -59,26 +59,26 @@ class WrongPasswords:
         )
 
     def check(self, address: str, now_ms: float) -> None:
-        """Refuse an address that sent too many.
+        """Refuse an address that sent too many wrong passwords.
 
         Raises:
-            TooManyRequestsError: it must wait.
+            TooManyRequestsError: the address must wait.
         """
         refusal = self.refusal(address, now_ms)
         if refusal is not None:
             raise refusal
 
     def add(self, address: str, now_ms: float) -> None:
-        """Count one more."""
+        """Count one more wrong password of this address."""
         count = self._count(address, now_ms)
         self._spent.pop(address, None)
         if len(self._spent) >= ADDRESSES_MAX:
-            # Forget the address whose last wrong one is the oldest.
+            # Forget the address whose last wrong password is the oldest.
             del self._spent[next(iter(self._spent))]
         self._spent[address] = (count + 1, now_ms)
 
     def is_suspect(self, address: str, now_ms: float) -> bool:
-        """Return whether the address sent a wrong one within ``SUSPECT_MS``."""
+        """Return whether the address sent a wrong password within ``SUSPECT_MS``."""
         last = self._spent.get(address)
         return last is not None and now_ms < last[1] + SUSPECT_MS
 
@@ -88,7 +88,7 @@ class WrongPasswords:
 
 
 class Passwords:
-    """Makes hashes and checks passwords against them. Belongs to the event loop; the pool does the work."""
+    """Makes hashes of passwords and checks passwords. Owned by the event loop; the pool computes the hashes."""
 
     def __init__(
         self, *, pool: Executor, clock: Clock, random_bytes: Callable[[int], bytes]
@@ -102,19 +102,19 @@ class Passwords:
         self._decoy = ""
 
     async def hash(self, password: str) -> str:
-        """Return a verifier of this password, with its own salt (PHC string format).
+        """Return a verifier (a hash with its own salt, in PHC string format) of this password.
 
         Raises:
-            TooManyRequestsError: too many are waiting.
+            TooManyRequestsError: too many callers wait.
         """
         async with self._turn:
             return await self._hash(password)
 
     async def find(self, verifiers: Sequence[str], password: str, address: str) -> str | None:
-        """Return the verifier that matches this password, or None. Without any verifiers, it takes as long.
+        """Return the verifier that matches this password, or None. Even without verifiers, this takes as long.
 
         Raises:
-            TooManyRequestsError: too many are waiting, or the address sent too many wrong ones.
+            TooManyRequestsError: too many callers wait, or the address sent too many wrong passwords.
         """
         now_ms = self._clock.now_ms()
         self.wrong.check(address, now_ms)
@@ -124,7 +124,7 @@ class Passwords:
             return await self._find(verifiers, password, address)
 
     def refusal(self, address: str) -> TooManyRequestsError | None:
-        """Return the error that a password from this address would get unchecked, or None if it would be checked.
+        """Return the error that a password from this address would get without a check; None if it would be checked.
 
         The error says that too many passwords wait, or that the address sent too many wrong ones.
         """
@@ -141,8 +141,8 @@ class Passwords:
             if found is not None:
                 return found
             self.wrong.add(address, self._clock.now_ms())
-            # Pause within the turn and before the response: a client that tries one after the other is slowed down,
-            # too.
+            # Pause before the next password is checked, and before the response. So a client that tries passwords one
+            # after the other is slowed down, too.
             await self._clock.sleep(WRONG_REST_MS)
             return None
 
@@ -155,7 +155,7 @@ class Passwords:
 
 
 class _Queue:
-    """A first-come-first-served queue for one thing. ``places`` includes the caller that has it."""
+    """A first-come-first-served queue. ``places``: how many callers may be in it, with the one whose turn it is."""
 
     def __init__(self, places: int) -> None:
         self._places = places
@@ -186,9 +186,9 @@ class _Queue:
 
 
 def _first(verifiers: Sequence[str], decoys: Sequence[str], password: str) -> str | None:
-    """Return the verifier that matches a password.
+    """Return the verifier that matches a password; None if there is none.
 
-    A wrong one takes as long for a user with no, one or two verifiers.
+    A wrong password takes as long for a user with no, one or two verifiers.
     """
     found = [verifier for verifier in verifiers if _fits(verifier, password)]
     if found:

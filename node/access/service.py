@@ -1,7 +1,7 @@
 """Users, tokens, access control entries and the mode: their changes, from any node.
 
-Implements ``http_api.access.port.AccessPort``. Secrets are made here and shown once; the cluster stores hashes. The
-caller's right to make a change was checked before.
+Implements ``http_api.access.port.AccessPort``. Secrets are created here and shown once; the cluster stores only hashes.
+The caller's right to make the change was checked before.
 """
 
 import base64
@@ -47,11 +47,11 @@ from raft_meta.machine.commands import (
 from raft_meta.machine.image import Acl, Image, Token, User
 
 ACLS_PER_TURN = 1_000
-"""Entries that are compared in one turn of the loop."""
+"""Number of entries that are compared in one turn of the loop."""
 TRIES_MAX = 5
-"""Attempts of a change that changes of others overtook."""
+"""Largest number of attempts to change a user. An attempt fails if another client changes the user at the same time."""
 LIFETIME_MS_MAX = 100 * 365 * 86_400_000
-"""The longest lifetime of a token that ends. Times beyond it can be neither stored nor shown."""
+"""Longest lifetime of a token that expires, in ms. Later times could not be stored or shown."""
 SECRET_BYTES = 32
 ID_BYTES = 10
 PASSWORD_LENGTH_MIN, PASSWORD_LENGTH_MAX = 8, 1024
@@ -60,10 +60,10 @@ _Change = SetAccessMode | PutUser | DeleteUser | CreateToken | DeleteTokens | Al
 
 
 def check_password(password: str) -> None:
-    """Refuse text that cannot be a password.
+    """Refuse a text that cannot be a password.
 
     Raises:
-        InvalidAccessError: it is too short, too long, or not printable.
+        InvalidAccessError: the text is too short, too long, or has characters that are not printable.
     """
     if not PASSWORD_LENGTH_MIN <= len(password) <= PASSWORD_LENGTH_MAX:
         raise InvalidAccessError(
@@ -74,7 +74,7 @@ def check_password(password: str) -> None:
 
 
 class AccessService:
-    """Changes of access. Each is one command of the metadata log."""
+    """Makes changes of access. Each change is one command of the metadata log."""
 
     def __init__(
         self,
@@ -90,13 +90,13 @@ class AccessService:
         self._random_bytes = random_bytes
 
     async def set_mode(self, mode: AccessMode) -> None:
-        """Set how much the cluster asks of its callers."""
+        """Set whether the cluster asks for credentials, and enforces permissions."""
         await self._propose(SetAccessMode(access_mode=mode), f"set the access mode to {mode}")
 
     async def alter_quota(
         self, user: str, client_id: str, changes: Mapping[QuotaKey, int | None]
     ) -> None:
-        """Set bounds on what a user or client may take; None removes a bound."""
+        """Set the limits of a user or client id; None removes a limit."""
         plain = tuple((key.value, amount) for key, amount in changes.items())
         command = AlterQuota(user=user, client_id=client_id, changes=plain)
         await self._propose(command, "change a quota")
@@ -104,7 +104,7 @@ class AccessService:
     # -- users -----------------------------------------------------------------------------------
 
     def user(self, name: str) -> User:
-        """Return the user, as this node knows it."""
+        """Return the user from this node's image."""
         user = self._metadata.image.users.get(name)
         if user is None:
             raise UserNotFoundError(f"There is no user {name}.")
@@ -119,7 +119,7 @@ class AccessService:
         keeps_previous: bool,
         revokes_tokens: bool = False,
     ) -> tuple[User, bool]:
-        """Create a user, or change the given properties; return it, and whether it is new."""
+        """Create a user, or change the given properties of it; return the user, and whether it is new."""
         verifier = None
         if revokes_tokens:
             self._check_level("revoke tokens")
@@ -147,7 +147,7 @@ class AccessService:
         raise StaleVersionError(f"Others keep changing user {name}; nothing was changed.")
 
     async def delete_user(self, name: str) -> None:
-        """Delete a user, its tokens and the entries that name it."""
+        """Delete a user, its tokens, and the access control entries that name it."""
         await self._propose(DeleteUser(name=name), f"delete user {name}")
 
     # -- tokens ----------------------------------------------------------------------------------
@@ -162,7 +162,7 @@ class AccessService:
         )
 
     async def create_token(self, name: str, new: RequestedToken) -> tuple[Token, Secret]:
-        """Create a token of a user; return it, and the secret text that clients send."""
+        """Create a token for a user; return it, and the secret text that clients send."""
         image = await self._metadata.current_image()
         user = image.users.get(name)
         if user is None:
@@ -188,7 +188,7 @@ class AccessService:
         return token, Secret(f"{TOKEN_PREFIX}{token_id}_{secret}")
 
     def _check_room(self, image: Image, name: str) -> None:
-        """Refuse a token above the limit before it is proposed. So the limit holds on every node of this release."""
+        """Refuse a token above the limit before it is proposed: below ``FAMILIES_LEVEL``, ``apply`` does not."""
         own = image.tokens_of.get(name, ())
         if len(own) >= TOKENS_PER_USER_MAX:
             tokens = (image.tokens[token_id] for token_id in own)
@@ -215,7 +215,7 @@ class AccessService:
     # -- access control entries ------------------------------------------------------------------
 
     async def acls(self, wanted: AclSelection) -> Sequence[Acl]:
-        """Return the matching entries, in order: the image has those of each principal in order."""
+        """Return the matching entries, ordered by principal."""
         acls = self._metadata.image.acls
         found: list[Acl] = []
         looked_at = 0
@@ -231,7 +231,7 @@ class AccessService:
         return found
 
     async def add_acls(self, acls: Iterable[Acl]) -> None:
-        """Add entries; existing ones stay.
+        """Add access control entries. Existing entries stay.
 
         Raises:
             InvalidAccessError: an entry is not valid; the message says what to change.
@@ -242,7 +242,7 @@ class AccessService:
         await self._propose(AlterAcls(added=added, removed=()), "add access control entries")
 
     async def remove_acls(self, wanted: AclSelection) -> Sequence[Acl]:
-        """Remove the matching entries; return them."""
+        """Remove the access control entries that match; return them."""
         await self._metadata.current_image()
         found = await self.acls(wanted)
         for start in range(0, len(found), ACLS_PER_REQUEST_MAX):
@@ -262,10 +262,10 @@ class AccessService:
 def _check_host(host: str) -> None:
     """Refuse a host that no caller can have.
 
-    The replicated command accepts more: entries that older releases stored must stay readable.
+    ``apply`` accepts more texts, because entries that older releases stored must stay valid.
 
     Raises:
-        InvalidAccessError: it is neither an IP address nor ``ANY_HOST``.
+        InvalidAccessError: the host is neither an IP address nor ``ANY_HOST``.
     """
     if host == ANY_HOST:
         return
@@ -276,10 +276,10 @@ def _check_host(host: str) -> None:
 
 
 def _end(now_ms: int, lifetime_ms: int | None, most_ms: int) -> WallMs:
-    """Return when a token expires (wall ms); 0: never.
+    """Return when a token expires (wall ms); 0 for never. ``most_ms``: the latest allowed time; 0 for none.
 
     Raises:
-        InvalidAccessError: it would be valid for too long.
+        InvalidAccessError: the lifetime is above ``LIFETIME_MS_MAX``.
     """
     if lifetime_ms is not None and lifetime_ms > LIFETIME_MS_MAX:
         raise InvalidAccessError(

@@ -1,11 +1,11 @@
-"""Tokens of an OpenID Connect issuer (JWT): whether one is valid, and the principal that it names.
+"""Tokens of an OpenID Connect issuer (JWT): checks whether a token is valid, and which principal it names.
 
-A token is checked with the issuer's keys as this node has them. Its header selects a key by ``kid``, and nothing else:
-the key decides the algorithm, and references to other keys are ignored. Names from tokens have a prefix that no user of
-the cluster can have.
+A token is checked with the issuer's keys that this node has read. The token's header selects a key by ``kid``. It has
+no other influence: the key decides the algorithm, and references to other keys are ignored. The names of principals
+from tokens get a prefix that no user of the cluster can have.
 
-A signature is checked on the loop: that takes less time than a task for it. An address that often sends wrong
-signatures waits, as with passwords. Tokens that have merely expired are not counted. Tokens that are known do not wait.
+A signature is checked on the loop, because a task for it would take longer. As with passwords, an address that often
+sends tokens with wrong signatures must wait. Expired tokens do not count, and tokens that are known do not wait.
 
 Source: RFC 7519, RFC 8725, OpenID Connect Core 3.1.3.7.
 """
@@ -27,7 +27,7 @@ from node.access.passwords import WrongPasswords
 TOKEN_LENGTH_MAX = 8_192
 LEEWAY_S = 30
 SECONDS_MAX = 1 << 40
-"""A larger number of seconds is no time."""
+"""Largest valid time in a token, in seconds. A larger number is refused."""
 NAME_PREFIX = "oidc:"
 KNOWN_MAX = 10_000
 
@@ -43,14 +43,14 @@ class WebIdentity:
 
     principal: str
     groups: tuple[str, ...]
-    """Principals of the groups."""
+    """The principals of its groups."""
     expires_ms: int
     keys_version: int
-    """The version of the keys that checked it."""
+    """The version of the keys with which the token was checked."""
 
 
 class WebTokens:
-    """The tokens of one issuer. Belongs to the event loop."""
+    """Verifies the tokens of one issuer. Owned by the event loop."""
 
     def __init__(
         self,
@@ -70,18 +70,20 @@ class WebTokens:
         self._clock = clock
         self._forged = WrongPasswords("signatures")
         self._known: dict[bytes, WebIdentity] = {}
-        """By a hash of the header that brought it. What a token says does not depend on its user's rights."""
+        """Hash of a token → its identity. The rights of the principal are not part of it, so it may be cached."""
 
     @staticmethod
     def looks_like_one(text: str) -> bool:
-        """Return whether this is meant to be a token of an issuer: it has three parts."""
+        """Return whether this may be a token of an issuer: it has three parts."""
         return text.count(".") == 2
 
     def find(self, key: bytes, text: str, address: str) -> WebIdentity | None:
-        """Verify each token once, as long as it and the keys are valid. ``key`` is a hash of the token.
+        """Return the identity of a token, as ``verify``. A token is verified once, while it and the keys are valid.
+
+        ``key``: a hash of the token.
 
         Raises:
-            UnauthenticatedError, TooManyRequestsError, NotReadyError: as of ``verify``.
+            UnauthenticatedError, TooManyRequestsError, NotReadyError: as ``verify``.
         """
         found = self._known.get(key)
         if found is not None and (
@@ -96,12 +98,12 @@ class WebTokens:
         return found
 
     def verify(self, text: str, address: str) -> WebIdentity | None:
-        """Return the identity that a token names; None: the keys have to be read first (``keys.refresh``).
+        """Return the identity that a token names; None if the keys must be read first (``keys.refresh``).
 
         Raises:
             UnauthenticatedError: the token is not valid.
             TooManyRequestsError: the address sent too many tokens with wrong signatures.
-            NotReadyError: there are no keys to check it with.
+            NotReadyError: there are no keys with which to check it.
         """
         key = self._key(_header(text))
         if key is None:
@@ -139,7 +141,11 @@ class WebTokens:
         )
 
     def _key(self, header: dict[str, object]) -> jwt.PyJWK | None:
-        """Return the key that the header names; None: the next read of the keys may bring it."""
+        """Return the key that the header names; None if the next read of the keys may bring it.
+
+        Raises:
+            UnauthenticatedError, NotReadyError: there is no such key, or it does not fit the header.
+        """
         kid = header.get("kid")
         if kid is not None and not isinstance(kid, str):
             raise _bad("its kid is no text")
@@ -169,7 +175,7 @@ class WebTokens:
         """Return when the token expires, plus the leeway (wall ms).
 
         Raises:
-            UnauthenticatedError: it has expired, or is not valid yet.
+            UnauthenticatedError: the token has expired, or is not valid yet.
         """
         now_s = self._clock.wall_ms() / 1000
         end_s = _seconds(claims, "exp") + LEEWAY_S
@@ -192,7 +198,7 @@ class WebTokens:
         return USER_PREFIX + NAME_PREFIX + name
 
     def _groups(self, claims: dict[str, object]) -> tuple[str, ...]:
-        """Return the groups that entries can name. No entry can name the others, so they change nothing."""
+        """Return the groups that an entry could name. No entry can name the others, so they can be ignored."""
         if self._groups_claim is None:
             return ()
         found = claims.get(self._groups_claim)
