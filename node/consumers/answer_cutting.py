@@ -1,7 +1,7 @@
-"""Cut deliveries: choose the records that go into a response. Pure.
+"""Chooses the records that go into a response. Pure.
 
-Sizes are those of keys and values as they are stored, in bytes. A response has at least one record, even one above the
-client's limit. So a large record does not block the consumer.
+The size of a record is that of its key and value as stored, in bytes. A response has at least one record, even if this
+record alone exceeds the client's limit. Otherwise a large record would block the consumer.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from milena.model.errors import CorruptBatchError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerRoom:
-    """The room that is left in a response. ``needs_one``: it has no record yet."""
+    """The room that is left in a response. ``needs_one``: the response has no record yet."""
 
     payload_bytes: int
     records: int
@@ -22,11 +22,11 @@ class AnswerRoom:
 
     @property
     def is_over(self) -> bool:
-        """True if nothing more fits in."""
+        """Whether no more record fits."""
         return not self.needs_one and (self.payload_bytes <= 0 or self.records <= 0)
 
     def less(self, cut: "CutRecords") -> "AnswerRoom":
-        """Return the room that is left after ``cut``."""
+        """Return the room that is left after the records of ``cut``."""
         return AnswerRoom(
             payload_bytes=self.payload_bytes - cut.payload_bytes,
             records=self.records - cut.record_count,
@@ -36,32 +36,33 @@ class AnswerRoom:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutRecords:
-    """Records of one partition: those of ``batches`` in [start_offset, end_offset)."""
+    """Records of one partition that go into a response: the records of ``batches`` in [start_offset, end_offset)."""
 
     start_offset: int
     end_offset: int
-    """One above the last record that is delivered; ``start_offset`` without a record."""
+    """One above the last record of the response; ``start_offset`` if there is none."""
     next_offset: int
-    """The offset to continue at: at or above ``end_offset``, past offsets whose records compaction removed."""
+    """Where to continue reading: at or above ``end_offset``, after offsets whose records compaction removed."""
     leader_epoch: int
-    """The leader epoch of the last record; -1 without one."""
+    """The leader epoch of the last record; -1 if there is none."""
     record_count: int
     payload_bytes: int
     is_full: bool
-    """True if another record was there and did not fit."""
+    """Whether another record was there but did not fit."""
     batches: bytes
     damaged_at: int | None = None
-    """The offset from which on stored records are damaged; none of them is included."""
+    """The offset from which on stored records are damaged; the records here all come before it."""
 
 
 def cut(batches: bytes, start_offset: int, end_offset: int, room: AnswerRoom) -> CutRecords:
-    """Take as many records from ``start_offset`` on as there is room for, all below ``end_offset``.
+    """Take as many records as there is room for, from ``start_offset`` up to ``end_offset`` (exclusive).
 
     Args:
-        batches: whole stored batches in order; the first may start below, the last may end above.
+        batches: whole stored batches in order. The first may start below ``start_offset``, and the last may end above
+            ``end_offset``.
         start_offset: the reader's position.
-        end_offset: the end under which they were read, exclusive.
-        room: what the response may still take.
+        end_offset: the offset at which reading ended, exclusive.
+        room: the room that is left in the response.
     """
     count = used = 0
     epoch = -1
@@ -110,7 +111,7 @@ def cut(batches: bytes, start_offset: int, end_offset: int, room: AnswerRoom) ->
 
 @dataclass(frozen=True, slots=True)
 class _Taken:
-    """Records of one batch. ``is_full``: one more was there and did not fit."""
+    """Records of one batch. ``is_full``: another record was there but did not fit."""
 
     count: int
     payload_bytes: int

@@ -1,4 +1,4 @@
-"""Assembles the REST consumers of one node: one object that is started, told of images, and stopped."""
+"""Creates the parts of REST consumers on one node, and starts, updates and stops them together."""
 
 from collections.abc import Awaitable, Callable, Mapping
 
@@ -23,8 +23,7 @@ from raft_meta.machine.image import Image
 class RestConsumers:
     """The parts of REST consumers.
 
-    ``service`` is what the API calls. ``coordinator`` and ``expiry`` are the coordinator's part. ``ends`` waits for
-    records.
+    ``service``: the API calls it. ``coordinator`` and ``expiry``: the coordinator's part. ``ends``: waits for records.
     """
 
     def __init__(
@@ -78,16 +77,16 @@ class RestConsumers:
 
     @property
     def peer_handlers(self) -> Mapping[str, Handler]:
-        """Return the handlers for the peer port, except those that the group's coordinator serves."""
+        """The handlers for the peer port, except those that ``CoordinatorCalls`` registers."""
         return {
             RETURNED.name: peer_handler(RETURNED, self.service.on_returned),
             TAIL.name: peer_handler(TAIL, self.ends.on_tail),
         }
 
     def on_image(self, image: Image) -> None:
-        """Take a new image.
+        """Pass on a new image.
 
-        Call this after the replicas have taken it: the watches need the replicas that exist then.
+        Call this after the replicas have adopted the image: ``ends`` watches the replicas that exist then.
         """
         self.ends.on_image(image)
         self.coordinator.on_image(image)
@@ -97,7 +96,7 @@ class RestConsumers:
         await self.expiry.run()
 
     async def close(self) -> None:
-        """Stop everything that runs in the background."""
+        """Stop all background tasks."""
         await self.service.close()
         await self.coordinator.close()
         await self.ends.close()

@@ -1,8 +1,9 @@
-"""The coordinator's part of REST consumers: creates, changes, reads for and deletes those of its groups.
+"""The coordinator's part of REST consumers: creates, changes, reads for and deletes the consumers of its groups.
 
-State that must outlive this node goes through the quorum before the response: the consumer, its subscription, commits.
-The rest is in ``ConsumerSession``. A session is created at the first call of a consumer, and dropped when another node
-coordinates the group. Handlers run under ``CoordinatorCalls``, which make sure that this node may decide.
+State that must survive this node is committed by the quorum before the response: consumers, subscriptions, commits.
+All other state is in a ``ConsumerSession``. A session is created at the first call of its consumer. It is dropped when
+another node becomes the group's coordinator. ``CoordinatorCalls`` calls the handlers only if this node is the
+coordinator.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -72,22 +73,22 @@ from raft_meta.machine.image import ConsumerKey, Image, PartitionSet, RestConsum
 from raft_meta.machine.topics import partition_sets
 
 SHARING_MS = 500
-"""How long a subscription waits until the consumer holds all partitions that it is to read."""
+"""How long a subscription waits until the consumer holds all its target partitions, in ms."""
 
 
 class ConsumerStore:
-    """REST consumers in the replicated state: created, changed and deleted by proposals to the quorum."""
+    """Creates, changes and deletes REST consumers in the replicated state, by proposals to the quorum."""
 
     def __init__(self, metadata: MetadataStore, standing: Standing) -> None:
         self._metadata = metadata
         self._standing = standing
 
     async def put(self, consumer: RestConsumer, *, is_new: bool = False) -> None:
-        """Create the consumer, or change what it reads.
+        """Create the consumer, or change its subscription or assignment.
 
         Raises:
             ConsumerExistsError: ``is_new``, and a consumer has this name.
-            MilenaError: the change was refused, or its result is not known.
+            MilenaError: the change was refused, or it is unknown whether it was made.
         """
         group_rules.check_consumer(consumer)
         await self._metadata.propose(
@@ -122,7 +123,7 @@ class ConsumerStore:
 
 
 class ConsumerCoordinator:
-    """Handles the calls of REST consumers as their coordinator; see the module. Owned by the data loop."""
+    """Handles the calls of REST consumers as the coordinator of their group. Owned by the data loop."""
 
     def __init__(
         self,
@@ -174,21 +175,21 @@ class ConsumerCoordinator:
         calls.serve(COMMITTED, self._on_committed)
 
     def on_image(self, image: Image) -> None:
-        """Wake calls whose assignment may have changed; drop the sessions that belong to another node by now."""
+        """Wake calls whose assignment may have changed; drop the sessions that now belong to another coordinator."""
         self._sessions.on_image(image)
 
     def may_release(self, group_id: str, instance: str, partitions: PartitionSet) -> bool:
-        """Return whether the consumer has released these; see ``node.groups.rest_members.RestMembers``."""
+        """Return whether the consumer has released these partitions; see ``node.groups.rest_members.RestMembers``."""
         return self._sessions.may_release(group_id, instance, partitions)
 
     async def close(self) -> None:
-        """Stop everything that runs in the background."""
+        """Stop all background tasks."""
         await self._sessions.close()
 
     # -- creating and deleting -------------------------------------------------------------------
 
     async def _on_create(self, request: ConsumerCreateRequest) -> Done:
-        # Nodes of the previous release would stop at a command with fields that they cannot read.
+        # Nodes of the previous release would stop at a command with a field that they do not know.
         is_said = self._metadata.image.feature_level >= quotas.LEVEL
         consumer = RestConsumer(
             group_id=request.group_id,
@@ -205,8 +206,8 @@ class ConsumerCoordinator:
         try:
             await self._store.put(consumer, is_new=True)
         except ConsumerExistsError:
-            # The asking node drew this name at random, so no other consumer has it: this is a repeat of the same
-            # request.
+            # The node that sent the request drew this name at random, so no other consumer has it. This is a repeat
+            # of the same request.
             if not request.is_drawn:
                 raise
         self._idle.hear(request.key, self._clock.now_ms())
@@ -214,7 +215,7 @@ class ConsumerCoordinator:
 
     async def _on_delete(self, request: ConsumerDeleteRequest) -> Done:
         async with self._sessions.call(request.key) as session:
-            # A waiting records call must not keep its consumer alive.
+            # A records call that waits must not delay the deletion.
             session.wake()
             async with session.turn:
                 await self._arrival.prove(session, request.asked_node_id)
@@ -233,18 +234,18 @@ class ConsumerCoordinator:
         return count
 
     async def commit_arrived(self, key: ConsumerKey) -> None:
-        """Commit, before a consumer expires, what has certainly reached its client.
+        """Before a consumer expires, commit what has certainly reached its client.
 
-        Do nothing unless it commits automatically.
+        Only if the consumer commits automatically.
         """
         session = self._sessions.get(key)
         if session is not None:
             await session.commit_arrived()
 
-    # -- what it reads ---------------------------------------------------------------------------
+    # -- subscriptions and assignments -----------------------------------------------------------
 
     async def _on_subscribe(self, request: ConsumerSubscribeRequest) -> Done:
-        """Subscribe; without topics and pattern, drop the subscription or assignment."""
+        """Subscribe. Without topics and pattern, remove the subscription or assignment."""
         topics, pattern = tuple(sorted(set(request.topics))), request.pattern
         async with self._sessions.call(request.key) as session, session.turn:
             consumer = session.view.consumer
@@ -264,10 +265,10 @@ class ConsumerCoordinator:
         return Done()
 
     async def _join(self, session: ConsumerSession, before: RestConsumer) -> None:
-        """Let the membership follow the subscription; restore the former subscription if it cannot.
+        """Make the consumer's group membership follow its subscription. If this is refused, restore the former one.
 
         Raises:
-            MilenaError: the consumer is subscribed as before. If the result is unknown, it will become a member later.
+            MilenaError: the consumer has its former subscription. Or the result is unknown, and it joins later.
         """
         try:
             await self._memberships.settle(*session.key)
@@ -280,12 +281,12 @@ class ConsumerCoordinator:
             member = member_of(image, *session.key)
             return member is None or member.held == member.target
 
-        # The call returns once this member has its partitions, but waits at most SHARING_MS for them: other members may
-        # have to give some back first. REST consumers give theirs back at once, so the wait is usually short.
+        # Wait until this member holds its target partitions, but at most SHARING_MS: other members may have to release
+        # some first. REST consumers release partitions at once, so the wait is usually short.
         await self._metadata.wait_until(is_settled, timeout_ms=SHARING_MS)
 
     async def _on_assign(self, request: ConsumerAssignRequest) -> Done:
-        """Read these partitions, without being a member of the group."""
+        """Assign these partitions, without making the consumer a member of the group."""
         names = each_partition(request.partitions)
         keys = await partition_keys(names, self._topic)
         async with self._sessions.call(request.key) as session, session.turn:
@@ -303,7 +304,7 @@ class ConsumerCoordinator:
         return Done()
 
     async def _on_view(self, request: ConsumerViewRequest) -> ConsumerViewAnswer:
-        """Return what the consumer is subscribed to, and what it reads."""
+        """Return the consumer's subscription, and the partitions that it reads."""
         async with self._sessions.call(request.key) as session:
             consumer = session.view.consumer
             topics = session.view.image.topics

@@ -1,7 +1,7 @@
 """Deletes REST consumers that are idle for too long.
 
-The clocks are in the coordinator's memory: a new coordinator gives every consumer its full time again. A check costs
-nothing while the consumers and brokers stay the same.
+The idle times are in the coordinator's memory, so under a new coordinator every consumer has its full time again. While
+consumers and brokers do not change, a check costs almost nothing.
 """
 
 import asyncio
@@ -24,13 +24,13 @@ logger = logging.getLogger(__name__)
 
 LOOK_MS = 2_000
 EXPIRED_AT_ONCE_MAX = 500
-"""Consumers deleted by one command."""
+"""Largest number of consumers that one command deletes."""
 SLICE = 500
-"""Consumers checked in one turn of the loop."""
+"""Number of consumers that are checked in one turn of the loop."""
 
 
 class ConsumerExpiry:
-    """Expires the idle consumers of this coordinator; see the module. Owned by the data loop."""
+    """Deletes the idle consumers of groups that this node coordinates. Owned by the data loop."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class ConsumerExpiry:
         self._consumers: Map[ConsumerKey, RestConsumer] | None = None
         self._brokers: Map[int, Broker] | None = None
         self._mine: dict[str, bool] = {}
-        """By group: whether this node coordinates it, with the present brokers."""
+        """Group → whether this node coordinates it, for the present brokers."""
 
     async def run(self) -> None:
         """Check periodically, until cancelled."""
@@ -61,7 +61,7 @@ class ConsumerExpiry:
             await self._expire()
 
     async def _take_stock(self, image: Image) -> None:
-        """Find out which clocks run here, in slices, because there may be tens of thousands."""
+        """Find the consumers whose groups this node coordinates, in slices, because there may be tens of thousands."""
         if image.brokers is not self._brokers:
             self._mine.clear()
         coordinators = Coordinators(image)
@@ -91,7 +91,7 @@ class ConsumerExpiry:
         if not found:
             return
         await asyncio.gather(*(self._coordinator.commit_arrived(key) for key in expired))
-        # A call may have arrived during the commit.
+        # A call of the consumer may have arrived during the commit. Then it is not idle any more.
         still = set(self._idle.expired(self._clock.now_ms(), 2 * EXPIRED_AT_ONCE_MAX))
         gone = [c for c in found if (c.group_id, c.instance) in still]
         try:

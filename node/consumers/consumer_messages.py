@@ -1,4 +1,4 @@
-"""Calls of REST consumers between nodes, declared: to the group's coordinator, from it, and to a partition's leader."""
+"""Declarations of the calls of REST consumers between nodes: to and from a group's coordinator, and to leaders."""
 
 import msgspec
 from msgspec import UNSET, UnsetType, field
@@ -12,7 +12,7 @@ from raft_meta.machine.image import ConsumerKey
 
 
 class ConsumerRequest(GroupRequest, frozen=True, kw_only=True):
-    """A call of one consumer, or about it."""
+    """A call that concerns one consumer."""
 
     instance: str
 
@@ -23,13 +23,13 @@ class ConsumerRequest(GroupRequest, frozen=True, kw_only=True):
 
 
 class ClientRequest(ConsumerRequest, frozen=True, kw_only=True):
-    """A call that the consumer's client made on the node ``asked_node_id``."""
+    """A call of the consumer's client. ``asked_node_id``: the node that the client has called."""
 
     asked_node_id: int = field(name="from")
 
 
 class ConsumerCreateRequest(ConsumerRequest, frozen=True, kw_only=True):
-    """Create a consumer; see ``http_api.ports.groups.NewConsumer``. ``is_drawn``: the asking node drew its name."""
+    """Create a consumer; see ``http_api.ports.groups.NewConsumer``. ``is_drawn``: the name was drawn at random."""
 
     is_drawn: bool
     format: str
@@ -38,9 +38,9 @@ class ConsumerCreateRequest(ConsumerRequest, frozen=True, kw_only=True):
     fetch_min_bytes: int = field(name="min_bytes")
     request_timeout_ms: int = field(name="timeout_ms")
     principal: str | UnsetType = UNSET
-    """The owner; not sent if callers are not asked for credentials."""
+    """The consumer's owner. Not sent if the cluster asks for no credentials."""
     commits_next: bool | UnsetType = field(name="next", default=UNSET)
-    """Not sent to nodes that may not know it."""
+    """Not sent to nodes that may not know this field."""
 
 
 class ConsumerDeleteRequest(ClientRequest, frozen=True, kw_only=True):
@@ -48,20 +48,20 @@ class ConsumerDeleteRequest(ClientRequest, frozen=True, kw_only=True):
 
 
 class ConsumerSubscribeRequest(ClientRequest, frozen=True, kw_only=True):
-    """Subscribe; without topics and pattern, drop the subscription or assignment."""
+    """Subscribe. Without topics and pattern, remove the subscription or assignment."""
 
     topics: tuple[str, ...]
     pattern: str | None = None
 
 
 class ConsumerAssignRequest(ClientRequest, frozen=True, kw_only=True):
-    """Read these partitions, without being a member of the group."""
+    """Assign these partitions, without making the consumer a member of the group."""
 
     partitions: PartitionsByTopic
 
 
 class ConsumerViewRequest(ClientRequest, frozen=True, kw_only=True):
-    """Report what the consumer reads."""
+    """Return the consumer's subscription and its partitions."""
 
 
 class ConsumerViewAnswer(Message, frozen=True, kw_only=True):
@@ -73,29 +73,30 @@ class ConsumerViewAnswer(Message, frozen=True, kw_only=True):
 
 
 class ConsumerSeekRequest(ClientRequest, frozen=True, kw_only=True):
-    """Deliver from these positions next."""
+    """Set the positions from which records are delivered next."""
 
     seeks: tuple[Seek, ...]
 
 
 class ConsumerRecordsRequest(ConsumerRequest, frozen=True, kw_only=True):
-    """Return the next records. A repeated call has the same ``call_id``."""
+    """Return the next records. A repeat of the call has the same ``call_id``."""
 
     call_id: str = field(name="call")
     max_bytes: int | None = None
 
 
 class ConsumerTokenRecordsRequest(ConsumerRecordsRequest, frozen=True, kw_only=True):
-    """Return the next records, or those of the last response if that was given under the same token.
+    """Return the next records. If the last response had the same token, return its records again.
 
-    This is a call of its own: a node of an earlier release would ignore the token, and take a repeat for a receipt.
+    This is a separate call, because a node of an earlier release would ignore the token. It would then take a repeat
+    for the next call, and its response would skip the lost records.
     """
 
     token: str
 
 
 class ConsumerAcknowledgeRequest(ConsumerRequest, frozen=True, kw_only=True):
-    """Note that the client has the response to this token, if that was the last response."""
+    """Note that the client has the response with this token, if it was the last response."""
 
     token: str
 
@@ -111,33 +112,33 @@ class DeliveryRow(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 
 
 class ConsumerRecordsAnswer(Message, frozen=True, kw_only=True):
-    """Records, and the format in which the consumer wants them."""
+    """Records, and the format that the consumer wants."""
 
     format: str
     deliveries: tuple[DeliveryRow, ...] = field(name="parts")
 
 
 class ConsumerTakeBackRequest(ConsumerRequest, frozen=True, kw_only=True):
-    """Take back the response to this call: it reached no client. ``is_refused``: the client got an error instead."""
+    """Take back the response to a call: it did not reach the client. ``is_refused``: that one got an error instead."""
 
     call_id: str = field(name="call")
     is_refused: bool | UnsetType = field(name="refused", default=UNSET)
 
 
 class ConsumerCommitRequest(ClientRequest, frozen=True, kw_only=True):
-    """Commit these offsets; None: what was delivered."""
+    """Commit these offsets; None: commit what was delivered."""
 
     offsets: tuple[OffsetToCommit, ...] | None = None
 
 
 class ConsumerCommittedRequest(ClientRequest, frozen=True, kw_only=True):
-    """Report what the group has committed of these partitions."""
+    """Return the group's committed offsets of these partitions."""
 
     partitions: PartitionsByTopic
 
 
 class ConsumerCommittedAnswer(Message, frozen=True, kw_only=True):
-    """The committed offsets; partitions without a commit are left out."""
+    """The committed offsets. Partitions without one are left out."""
 
     offsets: tuple[PartitionCommit, ...]
 
@@ -161,7 +162,7 @@ COMMITTED = CallType("consumer_committed", ConsumerCommittedRequest, ConsumerCom
 
 
 class ReturnedRequest(Message, frozen=True, kw_only=True):
-    """Report whether this node returned the response of the call to the consumer's client."""
+    """Return whether this node has sent the response of a call to the consumer's client."""
 
     group_id: str = field(name="group")
     instance: str
@@ -169,7 +170,7 @@ class ReturnedRequest(Message, frozen=True, kw_only=True):
 
 
 class ReturnedAnswer(Message, frozen=True, kw_only=True):
-    """The response: true if the node returned it."""
+    """``has_returned``: whether the node has sent the response."""
 
     has_returned: bool = field(name="has")
 
@@ -184,7 +185,7 @@ class TailRequest(Message, frozen=True, kw_only=True):
 
 
 class TailAnswer(Message, frozen=True, kw_only=True):
-    """The offset where the committed records end now."""
+    """The offset at which reading of committed records ends now."""
 
     high_watermark: int = field(name="hw")
 
@@ -194,11 +195,11 @@ TAIL = CallType("tail", TailRequest, TailAnswer)
 
 
 def call_id_of(node_id: int, incarnation: int, number: int) -> str:
-    """Return an id that no other records call ever has."""
+    """Return an id for a records call; no other call has it."""
     return f"{node_id}.{incarnation}.{number}"
 
 
 def node_of(call_id: str) -> int | None:
-    """Return the node that made the call, if the id has one."""
+    """Return the id of the node that made the call; None if the call id has none."""
     node_id = call_id.partition(".")[0]
     return int(node_id) if node_id.isdecimal() else None

@@ -74,12 +74,12 @@ RESETS = ("earliest", "latest", "none")
 FETCH_MIN_BYTES_MAX = 10_000_000
 WAIT_MS_MAX = 300_000
 PARTITIONS_MAX = 1_000
-"""Partitions of one manual assignment, seek or query: each costs a coordinator a call to a leader."""
+"""Largest number of partitions of one assignment, seek or query. For each, a coordinator may have to call a leader."""
 RETURNED_MAX = 20_000
-"""Consumers whose last response this node remembers. A consumer that is forgotten gets its last response again if it
-continues on another node."""
+"""Number of consumers whose last response this node remembers. If a forgotten consumer continues on another node, it
+gets its last response again."""
 TAKE_BACKS_MAX = 1_000
-"""Take-backs in flight. A client that hangs up costs one, for a moment."""
+"""Largest number of take-backs in flight. A client that disconnects causes one, for a moment."""
 
 
 class ConsumersService:
@@ -103,12 +103,12 @@ class ConsumersService:
         self._call_ids = itertools.count(1)
         self._take_backs: set[asyncio.Task[None]] = set()
         self._returned: dict[ConsumerKey, str] = {}
-        """By consumer: the last call whose response with records left this node; the oldest first."""
+        """Consumer → id of the last call whose response with records was sent from this node; the oldest first."""
 
     # -- creating and deleting -------------------------------------------------------------------
 
     async def create(self, group: str, consumer: NewConsumer) -> str:
-        """Create a consumer; return the instance's name."""
+        """Create a consumer; return its instance name."""
         group_rules.check_group_id(group)
         _check_settings(consumer)
         is_drawn = consumer.instance is None
@@ -135,7 +135,7 @@ class ConsumersService:
         return instance
 
     async def _check_level(self) -> None:
-        """Refuse a consumer whose commits name the next record if a node would read them differently."""
+        """Refuse a consumer whose commits name the next record, unless all nodes understand such commits."""
         if self._metadata.image.feature_level >= group_rules.COMMITS_NEXT_LEVEL:
             return
         level = (await self._current_image()).feature_level
@@ -146,7 +146,7 @@ class ConsumersService:
             )
 
     async def delete(self, group: str, instance: str, *, token: str = "") -> None:
-        """Leave the group and delete the consumer."""
+        """Commit what was delivered (if automatic), leave the group and delete the consumer."""
         await self._acknowledge(group, instance, token)
         request = ConsumerDeleteRequest(
             group_id=group, instance=instance, asked_node_id=self._node_id
@@ -154,12 +154,12 @@ class ConsumersService:
         await self._calls.call(DELETE, request, repeat=Repeat.ELSEWHERE)
 
     async def commits_next(self, group: str, instance: str) -> bool:
-        """Return whether the offsets of the consumer's commits name the next record."""
+        """Return whether an offset in the consumer's commits is that of the next record, not of the last one."""
         found = await find_consumer(self._metadata, (group, instance), self._current_image)
         return found.commits_next
 
     async def format_of(self, group: str, instance: str) -> str:
-        """Return the format that the consumer was created with."""
+        """Return the format with which the consumer was created."""
         found = await find_consumer(self._metadata, (group, instance), self._current_image)
         return found.format
 
@@ -183,7 +183,7 @@ class ConsumersService:
         await self._subscribe(group, instance, topics, pattern, token)
 
     async def unsubscribe(self, group: str, instance: str, *, token: str = "") -> None:
-        """Drop the subscription or assignment."""
+        """Remove the consumer's subscription or assignment."""
         await self._subscribe(group, instance, (), None, token)
 
     async def _subscribe(
@@ -216,7 +216,7 @@ class ConsumersService:
     async def assign(
         self, group: str, instance: str, partitions: Sequence[TopicPartition], *, token: str = ""
     ) -> None:
-        """Assign these partitions manually."""
+        """Replace the consumer's manual assignment by these partitions."""
         _check_count(partitions)
         await self._acknowledge(group, instance, token)
         request = ConsumerAssignRequest(
@@ -228,14 +228,14 @@ class ConsumersService:
         await self._calls.call(ASSIGN, request, repeat=Repeat.ALWAYS)
 
     async def _acknowledge(self, group: str, instance: str, token: str) -> None:
-        """Tell the coordinator that the client has the response to this token; do nothing if the token is empty."""
+        """Tell the coordinator that the client has the response with this token. Without a token, do nothing."""
         if not token:
             return
         request = ConsumerAcknowledgeRequest(group_id=group, instance=instance, token=token)
         try:
             await self._calls.call(ACKNOWLEDGE, request, repeat=Repeat.ALWAYS)
         except FeatureLevelError as error:
-            # A coordinator that knows no tokens has given no response under one.
+            # This coordinator's release knows no tokens, so it has sent no response with one.
             logger.debug("consumer=%s/%s token is not known: %s", group, instance, error)
 
     async def assignments(self, group: str, instance: str) -> Sequence[TopicPartition]:
@@ -249,7 +249,7 @@ class ConsumersService:
         return await self._calls.call(VIEW, request, repeat=Repeat.ALWAYS)
 
     async def seek(self, group: str, instance: str, seeks: Sequence[Seek]) -> None:
-        """Deliver from these positions next."""
+        """Set the positions from which records are delivered next."""
         _check_count(seeks)
         for seek in seeks:
             given = (seek.offset, seek.timestamp_ms, seek.name)
@@ -276,10 +276,10 @@ class ConsumersService:
         max_bytes: int | None,
         token: str = "",
     ) -> Delivered:
-        """Return the next records; wait if there are none.
+        """Return the next records. If there are none, wait.
 
-        If the coordinator ends or its connection breaks, the response is lost and the call is repeated. A call has an
-        id of its own, so its repeat gets the records that the first attempt took.
+        If the coordinator ends or its connection breaks, the response is lost and this node repeats the call. A repeat
+        has the same call id, so it gets the records that the first attempt took.
         """
         consumer = await find_consumer(self._metadata, (group, instance), self._current_image)
         wait_ms = consumer.request_timeout_ms if timeout_ms is None else timeout_ms
@@ -296,7 +296,7 @@ class ConsumersService:
             try:
                 answer = await self._ask_for_records(request, token)
             except (NotCoordinatorError, FateUnknownError):
-                # A call that has waited long has used up its patience with coordinators that change.
+                # Try another coordinator only if enough time is left for it.
                 if deadline_ms - self._clock.now_ms() < COORDINATOR_WAIT_MS:
                     raise
             except asyncio.CancelledError:
@@ -316,9 +316,9 @@ class ConsumersService:
         return await self._calls.call(TOKEN_RECORDS, under_token, repeat=Repeat.ALWAYS)
 
     def _remember(self, key: ConsumerKey, call_id: str) -> None:
-        """Remember a returned response.
+        """Remember that a call's response is sent from here.
 
-        If the client continues on another node, the coordinator asks whether it left here.
+        If the client continues on another node, the coordinator asks this node whether the response was sent.
         """
         self._returned.pop(key, None)
         self._returned[key] = call_id
@@ -326,24 +326,24 @@ class ConsumersService:
             del self._returned[next(iter(self._returned))]
 
     async def on_returned(self, request: ReturnedRequest) -> ReturnedAnswer:
-        """Return whether the response of a call was sent from here to its client."""
+        """Return whether the response of a call was sent to its client from this node."""
         returned = self._returned.get((request.group_id, request.instance))
         return ReturnedAnswer(has_returned=returned == request.call_id)
 
     def take_back(self, group: str, instance: str, delivered: Delivered) -> None:
-        """Take back a response that reached no client."""
+        """Take back a response that did not reach the client, so that the next call delivers its records."""
         if self._returned.get((group, instance)) == delivered.call_id and delivered.deliveries:
             del self._returned[group, instance]
             self._take_back(group, instance, delivered.call_id)
 
     async def refuse(self, group: str, instance: str, delivered: Delivered) -> None:
-        """Take back a response because the client is refused it."""
+        """Take back a response that the client must not have: it gets an error instead."""
         if self._returned.get((group, instance)) == delivered.call_id and delivered.deliveries:
             del self._returned[group, instance]
             await self._tell_taken_back(group, instance, delivered.call_id, is_refused=True)
 
     def _take_back(self, group: str, instance: str, call_id: str) -> None:
-        """Give the records back in the background: the client hung up, and its next call gets them."""
+        """Take back a response in the background: the client has disconnected, and its next call gets the records."""
         if len(self._take_backs) < TAKE_BACKS_MAX:
             task = asyncio.get_running_loop().create_task(
                 self._tell_taken_back(group, instance, call_id), name="take-back"
@@ -363,7 +363,7 @@ class ConsumersService:
             logger.debug("consumer=%s/%s call=%s: %s", group, instance, call_id, error)
 
     async def close(self) -> None:
-        """Stop everything that runs in the background."""
+        """Stop all background tasks."""
         tasks = list(self._take_backs)
         for task in tasks:
             task.cancel()
@@ -374,7 +374,7 @@ class ConsumersService:
     async def commit(
         self, group: str, instance: str, offsets: Sequence[OffsetToCommit] | None
     ) -> None:
-        """Commit these offsets; None: up to the last record delivered in each partition."""
+        """Commit these offsets; None: commit up to the last record delivered in each partition."""
         if offsets is not None and len(offsets) > group_rules.OFFSETS_PER_COMMIT_MAX:
             raise InvalidConsumerError(
                 f"one request commits at most {group_rules.OFFSETS_PER_COMMIT_MAX} offsets, not {len(offsets)}"
@@ -385,8 +385,8 @@ class ConsumersService:
             asked_node_id=self._node_id,
             offsets=None if offsets is None else tuple(offsets),
         )
-        # Do not repeat elsewhere what was delivered: another coordinator does not know it. Given offsets may be
-        # repeated there, but must not arrive after later ones.
+        # Without offsets, do not repeat the call at another coordinator: it does not know what was delivered. With
+        # offsets, a repeat is safe, but only if the first attempt cannot take effect after later commits.
         repeat = Repeat.NEVER if offsets is None else Repeat.ELSEWHERE
         await self._calls.call(COMMIT, request, repeat=repeat)
 

@@ -1,10 +1,10 @@
-"""REST consumers in their coordinator's memory: their positions, their calls, and the calls that wait.
+"""REST consumers in their coordinator's memory: their positions, and their calls.
 
 All of this is lost with the coordinator. The next coordinator starts at the committed offsets. A session is created at
-the first call of its consumer. It is dropped when the consumer is deleted or another node coordinates it.
+the first call of its consumer. It is dropped when the consumer is deleted, or another node becomes the coordinator.
 
-The calls of a consumer use the session in ``turn``, one after the other. A records call releases its turn while it
-waits for records. So a commit, a seek or a deletion does not wait for it.
+The calls of a consumer take turns (``turn``): only one at a time uses the session. While a records call waits for
+records, another call may have its turn. So a commit, a seek or a deletion does not wait for it.
 """
 
 import asyncio
@@ -57,16 +57,16 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 POSITIONS_MS = 2_000
-"""How long a subscription waits for leaders to say where their partitions end. Missing ends are asked for later."""
+"""How long a subscription waits for leaders to give start positions, in ms. Missing positions are found later."""
 
 CALLS_PER_CONSUMER_MAX = 16
-"""Calls of one consumer that run or wait for their turn."""
+"""Largest number of calls of one consumer that run or wait for their turn."""
 
 _NO_OFFSETS: Map[PartitionKey, CommittedOffset] = Map()
 
 
 class ConsumerSession:
-    """One consumer. ``view``: what the image says of it; ``positions``: where it starts; ``commits``: its commits."""
+    """One consumer. ``view``: its entry in the image; ``positions``: finds start positions; ``commits``: commits."""
 
     __slots__ = (
         "_coordinates",
@@ -92,37 +92,37 @@ class ConsumerSession:
         self.positions = StartPositions(self.view, self.cursor, self.commits, context.fetch)
         self.turn = asyncio.Lock()
         self.one_at_a_time = asyncio.Lock()
-        """Held by a records call from its start to its end."""
+        """Held by a records call from its start to its end, so that only one runs."""
         self.calls = 0
-        """Calls that run or wait for their turn."""
+        """Number of calls that run or wait for their turn."""
         self.queued: set[str] = set()
-        """Ids of records calls that run or wait for their turn, and whose response is wanted."""
+        """Ids of the records calls that run or wait for their turn, except those that were given up."""
         self.under_way = ""
-        """The id of the records call that runs; empty: none runs, or its response is not wanted any more."""
+        """Id of the records call that runs; empty if none runs, or if its client does not wait any more."""
         self.waiter: EndWaiter | None = None
         self.seeks = 0
-        """How often the client has sought. A records call from before the last seek has no client that waits for it."""
+        """Number of seeks. If a seek comes during a records call, no client waits for that call any more."""
         self._coordinates = context.coordinates
 
     # -- its calls -------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Stop a call here if another node may coordinate by now.
+        """End a call if this node is not the coordinator any more, or the consumer was deleted.
 
         Raises:
-            NotCoordinatorError, ConsumerNotFoundError: nothing is delivered.
+            NotCoordinatorError, ConsumerNotFoundError: the call must deliver nothing.
         """
         if not self._coordinates(self.key[0]):
             raise NotCoordinatorError(f"this node coordinates group {self.key[0]!r} no longer")
         self.view.consumer  # noqa: B018  raises when it is gone
 
     def wake(self) -> None:
-        """Let a waiting records call look again."""
+        """Let a records call that waits read again."""
         if self.waiter is not None:
             self.waiter.wake()
 
     def take_back(self, call_id: str, *, is_refused: bool) -> None:
-        """Give back this call's response, which reaches no client. ``is_refused``: the client got an error instead."""
+        """Take back a call's response, which did not reach the client. ``is_refused``: it got an error instead."""
         self.queued.discard(call_id)
         if self.under_way == call_id:
             self.under_way = ""
@@ -133,7 +133,7 @@ class ConsumerSession:
     # -- positions -------------------------------------------------------------------------------
 
     def take_assignment(self) -> None:
-        """Take exactly the partitions that are assigned now."""
+        """Take over the present assignment: exactly these partitions, no others."""
         consumer = self.view.consumer
         offsets = self.view.image.offsets.get(self.key[0], _NO_OFFSETS)
 
@@ -144,11 +144,11 @@ class ConsumerSession:
         self.cursor.assign(self.view.assigned(), committed, is_exclusive=not consumer.assigned)
 
     def has_new(self) -> bool:
-        """Return whether the consumer was given a partition that the cursor does not have yet."""
+        """Return whether the consumer has been assigned a partition that the cursor does not have yet."""
         return any(key not in self.cursor for key in self.view.assigned())
 
     async def settle_positions(self) -> None:
-        """Fix the positions of new partitions, so that later records are read even if reading starts at the end."""
+        """Find the positions of new partitions now, so that with ``latest`` all later records are read."""
         self.take_assignment()
         self.wake()
         try:
@@ -158,14 +158,14 @@ class ConsumerSession:
             logger.debug("consumer=%s/%s has no beginning yet: %s", *self.key, error)
 
     def to_commit(self) -> dict[PartitionKey, OffsetAndEpoch]:
-        """Return the offsets up to which the client was given records. A call that still gathers does not count."""
+        """Return the offsets up to which the client has got records. A call that still gathers does not count."""
         self.take_assignment()
         return self.cursor.arrived() if self.under_way else self.cursor.delivered()
 
     async def commit_delivered(self) -> None:
-        """Commit what the client was given, if the consumer commits automatically: it closes, or changes what it reads.
+        """Make an automatic commit of what was delivered: the consumer closes, or changes what it reads.
 
-        If the client gives tokens, commit only what has certainly arrived: the client itself says what has.
+        If the client uses tokens, commit only what has certainly arrived.
         """
         if self.cursor.token:
             await self.commit_arrived()
@@ -173,13 +173,13 @@ class ConsumerSession:
             await self.commits.commit_quietly(self.to_commit())
 
     async def commit_arrived(self) -> None:
-        """Commit what has certainly reached the client, if the consumer commits automatically."""
+        """Make an automatic commit of what has certainly reached the client."""
         if self.cursor.is_auto_commit:
             self.take_assignment()
             await self.commits.commit_quietly(self.cursor.arrived())
 
     def seek(self, offsets: Mapping[PartitionKey, int]) -> None:
-        """Deliver from these offsets next.
+        """Set the positions from which records are delivered next.
 
         Raises:
             SubscriptionConflictError: a partition is not assigned; nothing was changed.
@@ -192,7 +192,7 @@ class ConsumerSession:
         self.wake()
 
     def check_assigned(self, keys: Iterable[PartitionKey]) -> None:
-        """Refuse partitions that have no position.
+        """Refuse partitions that are not assigned.
 
         Raises:
             SubscriptionConflictError: a partition is not assigned.
@@ -207,7 +207,7 @@ class ConsumerSession:
 
 
 class IdleClocks:
-    """Consumers in the order of their last calls, so that a check costs nothing. Pure.
+    """Consumers in the order of their last calls, so that finding idle ones needs no search. Pure.
 
     Invariants:
         Times ascend. A consumer with a call in flight is never idle.
@@ -230,7 +230,7 @@ class IdleClocks:
         return key in self._heard_ms
 
     def keep(self, keys: Collection[ConsumerKey], now_ms: int) -> None:
-        """Watch exactly these consumers; a new one has its full time."""
+        """Watch exactly these consumers. A new one has its full time."""
         for key in [key for key in self._heard_ms if key not in keys]:
             del self._heard_ms[key]
         for key in keys:
@@ -238,12 +238,12 @@ class IdleClocks:
                 self._heard_ms[key] = now_ms
 
     def begin(self, key: ConsumerKey, now_ms: int) -> None:
-        """Note that a call starts."""
+        """Note that a call of the consumer starts."""
         self._busy[key] = self._busy.get(key, 0) + 1
         self.hear(key, now_ms)
 
     def end(self, key: ConsumerKey, now_ms: int) -> None:
-        """Note that a call has ended: the consumer's time starts again now."""
+        """Note that a call of the consumer has ended. Its idle time starts again now."""
         left = self._busy.pop(key) - 1
         if left:
             self._busy[key] = left
@@ -251,12 +251,12 @@ class IdleClocks:
             self.hear(key, now_ms)
 
     def hear(self, key: ConsumerKey, now_ms: int) -> None:
-        """Give a consumer its full time again."""
+        """Restart the consumer's idle time."""
         self._heard_ms[key] = now_ms
         self._heard_ms.move_to_end(key)
 
     def expired(self, now_ms: int, limit: int) -> list[ConsumerKey]:
-        """Return the consumers that are idle for too long, at most ``limit``; the longest idle first."""
+        """Return at most ``limit`` consumers that are idle for too long; those that are idle longest first."""
         found: list[ConsumerKey] = []
         for key, heard_ms in self._heard_ms.items():
             if now_ms - heard_ms < self._idle_ms or len(found) == limit:
@@ -267,9 +267,9 @@ class IdleClocks:
 
 
 class SessionTable:
-    """The sessions of the consumers whose groups this node coordinates, and their background tasks.
+    """The sessions of consumers whose groups this node coordinates, and their background tasks.
 
-    On the data loop.
+    Owned by the data loop.
     """
 
     def __init__(
@@ -303,7 +303,7 @@ class SessionTable:
         )
 
     def get(self, key: ConsumerKey) -> ConsumerSession | None:
-        """Return the consumer's session, if there is one here."""
+        """Return the consumer's session; None if this node has none."""
         return self._sessions.get(key)
 
     @contextlib.asynccontextmanager
@@ -311,8 +311,8 @@ class SessionTable:
         """Yield the consumer's session for one call.
 
         Raises:
-            ConsumerNotFoundError: a majority knows no such consumer.
-            TooManyRequestsError: too many other calls of the consumer wait already.
+            ConsumerNotFoundError: there is no such consumer in the newest image.
+            TooManyRequestsError: too many calls of the consumer wait already.
         """
         consumer = await find_consumer(self._metadata, key, self._current_image)
         session = self._sessions.get(key)
@@ -331,7 +331,7 @@ class SessionTable:
             self._idle.end(key, self._clock.now_ms())
 
     def on_image(self, image: Image) -> None:
-        """Wake calls whose assignment may have changed; drop the sessions that belong to another node by now."""
+        """Wake calls whose assignment may have changed; drop the sessions that now belong to another coordinator."""
         if image.brokers is not self._brokers:
             self._brokers = image.brokers
             for key, session in list(self._sessions.items()):
@@ -351,20 +351,20 @@ class SessionTable:
             self._spawn(self._find_positions(session))
 
     def drop(self, session: ConsumerSession) -> None:
-        """Drop a session: the consumer is deleted, or another node coordinates it."""
+        """Drop a session, because the consumer was deleted or another node is the coordinator."""
         if self._sessions.get(session.key) is session:
             del self._sessions[session.key]
         session.wake()
 
     def may_release(self, group_id: str, instance: str, partitions: PartitionSet) -> bool:
-        """Implement ``RestMembers``. The image decides at the moment of delivery what a records call may deliver."""
+        """See ``RestMembers``. Before a records call delivers, it checks the image, so it need not end first."""
         session = self._sessions.get((group_id, instance))
         return session is None or session.commits.may_release(partitions)
 
-    # -- the background --------------------------------------------------------------------------
+    # -- background tasks ------------------------------------------------------------------------
 
     async def _find_positions(self, session: ConsumerSession) -> None:
-        """Settle the positions of partitions that a rebalance brought between two calls."""
+        """Find the positions of partitions that a rebalance has assigned between two calls."""
         async with session.turn:
             is_known = self._sessions.get(session.key) is session
             if is_known and self._context.coordinates(session.key[0]):
@@ -376,7 +376,7 @@ class SessionTable:
         task.add_done_callback(self._tasks.discard)
 
     async def close(self) -> None:
-        """Stop everything that runs in the background."""
+        """Stop all background tasks."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()

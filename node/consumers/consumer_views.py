@@ -24,9 +24,9 @@ _NO_OFFSETS: Map[PartitionKey, CommittedOffset] = Map()
 
 
 class ConsumerView:
-    """One consumer in the image: its settings, the partitions that it may read, and those that only it may commit.
+    """One consumer in the image: its settings, the partitions that it reads, and those that only it may commit.
 
-    ``created_index`` distinguishes it from an earlier consumer of the same name.
+    ``created_index``: distinguishes it from an earlier consumer with the same name.
     """
 
     __slots__ = ("_image", "created_index", "key")
@@ -64,16 +64,16 @@ class ConsumerView:
         return list(partition_sets.keys_of(assignment_of(image, *self.key)))
 
     def member(self) -> GroupMember | None:
-        """Return the consumer's present membership of its group; None: it is no member."""
+        """Return the group's member for this consumer in the present image; None if it is no member."""
         return member_of(self.image, *self.key)
 
     def held(self) -> frozenset[PartitionKey] | None:
-        """Return the partitions that only the consumer may commit, as a member; None: it is no member."""
+        """Return the partitions that only this consumer may commit, because it is a member; None if it is no member."""
         member = self.member()
         return None if member is None else frozenset(partition_sets.keys_of(member.held))
 
     def name(self, key: PartitionKey) -> str:
-        """Return a partition's name for people."""
+        """Return a partition's name for messages."""
         topic = self.image.topics.get(key[0])
         return f"{key[0] if topic is None else topic.name}-{key[1]}"
 
@@ -81,10 +81,10 @@ class ConsumerView:
 async def find_consumer(
     metadata: MetadataStore, key: ConsumerKey, current_image: Callable[[], Awaitable[Image]]
 ) -> RestConsumer:
-    """Return the consumer. A consumer that another node has already reported is found here, too.
+    """Return the consumer. If this node's image does not have it, ask for the newest image.
 
     Raises:
-        ConsumerNotFoundError: a majority knows no such consumer.
+        ConsumerNotFoundError: there is no such consumer in the newest image either.
     """
     found = metadata.image.consumers.get(key)
     if found is None:
@@ -95,7 +95,7 @@ async def find_consumer(
 
 
 async def partition_keys(names: Sequence[TopicPartition], topic: GetTopic) -> list[PartitionKey]:
-    """Return the ids of these partitions, in order.
+    """Return topic id and number of these partitions, in order.
 
     Raises:
         TopicNotFoundError, PartitionNotFoundError: one of them does not exist.
@@ -109,7 +109,7 @@ async def partition_keys(names: Sequence[TopicPartition], topic: GetTopic) -> li
 
 
 async def offset_commits(offsets: Sequence[OffsetToCommit], topic: GetTopic) -> list[OffsetCommit]:
-    """Return the offsets to commit, with topic ids.
+    """Return the offsets to commit, with topic ids instead of names.
 
     Raises:
         TopicNotFoundError, PartitionNotFoundError: one of the partitions does not exist.
@@ -130,7 +130,7 @@ async def offset_commits(offsets: Sequence[OffsetToCommit], topic: GetTopic) -> 
 def committed(
     image: Image, group_id: str, names: Sequence[TopicPartition]
 ) -> tuple[PartitionCommit, ...]:
-    """Return the offsets that the group has committed of these partitions; the others are left out."""
+    """Return the group's committed offsets of these partitions. Partitions without one are left out."""
     offsets = image.offsets.get(group_id, _NO_OFFSETS)
     found: list[PartitionCommit] = []
     for name, number in names:

@@ -3,14 +3,15 @@
 A partition has three offsets:
 
 - ``position`` is the next offset to deliver.
-- ``delivered`` is what a commit says: the end of a response, behind the markers and gaps that follow its last record;
-  or the offset that the client sought.
-- ``arrived`` is how much of that has reached the client, as its next call shows. A consumer that loses a partition or
-  expires commits only this much. So a lost response is delivered to its successor.
+- ``delivered`` is the offset that a commit would store. It is the end of the last response, after the markers and gaps
+  that follow the last record; or the offset to which the client sought.
+- ``arrived`` is the part of ``delivered`` that has certainly reached the client, because the client made another call.
+  When a consumer loses a partition or expires, it commits only this. So if a response was lost, the partition's next
+  reader gets its records.
 
-A client may give each records call a token of its own. Then the token alone tells whether a response has arrived. The
-same token asks for the same records again; another token says that they have arrived. What nodes see of connections no
-longer counts, because behind a proxy these need not be the client's.
+A client may give each records call a token. Then only the token tells whether a response has arrived: with the same
+token, the client asks for the same records again; with another token, it says that they have arrived. What nodes see of
+connections does not count then. Behind a proxy, the connections need not be the client's.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -20,28 +21,28 @@ from node.consumers.answer_cutting import CutRecords
 from raft_meta.machine.image import PartitionKey
 
 AUTO_COMMIT_MS = 5_000
-"""Kafka's default of ``auto.commit.interval.ms``."""
+"""Interval of automatic commits in ms. Kafka's default of ``auto.commit.interval.ms``."""
 
 
 @dataclass(slots=True)
 class ReadState:
-    """Offsets of one partition. ``epoch`` is the leader epoch of the record before ``delivered``; -1: not known."""
+    """Offsets of one partition. ``epoch``: the leader epoch of the record before ``delivered``; -1 if unknown."""
 
     position: int | None
-    """None: the reset policy must find it."""
+    """None: the reset policy must find the position."""
     committed: int | None
-    """The group's committed offset when it was last read or written here."""
+    """The group's committed offset when this node last read or wrote it."""
     delivered: int | None = None
     epoch: int = -1
     arrived: int | None = None
     arrived_epoch: int = -1
     tried: int | None = None
-    """The offset of the last commit that was tried here: it may still take effect."""
+    """The offset of the last commit that was tried here. It may still take effect."""
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetAndEpoch:
-    """An offset to commit, and the leader epoch of the record before it; -1: not known."""
+    """An offset to commit, and the leader epoch of the record before it; -1 if unknown."""
 
     offset: int
     leader_epoch: int
@@ -49,7 +50,7 @@ class OffsetAndEpoch:
 
 @dataclass(frozen=True, slots=True)
 class GivenExtent:
-    """Offsets [start_offset, end_offset) of a partition that went into a response."""
+    """The offsets [start_offset, end_offset) of a partition that are in a response."""
 
     key: PartitionKey
     start_offset: int
@@ -57,15 +58,15 @@ class GivenExtent:
 
 
 _Before = tuple[int | None, int | None, int]
-"""Position, delivered offset and epoch of a partition before a call."""
+"""Position, delivered offset and epoch of a partition before the last call."""
 
 
 class Cursor:
     """The positions of one consumer.
 
     Invariants:
-        ``arrived`` <= ``delivered`` <= ``position`` where they are set. Records are delivered in order. Each is
-        delivered once, unless a seek or a take-back intervenes. A commit is never above what was delivered.
+        ``arrived`` <= ``delivered`` <= ``position``, where they are set. Records are delivered in order. Each is
+        delivered once, except after a seek or a take-back. A commit is never above what was delivered.
     """
 
     __slots__ = (
@@ -81,16 +82,16 @@ class Cursor:
     def __init__(self, *, is_auto_commit: bool, now_ms: int) -> None:
         self.is_auto_commit = is_auto_commit
         self.call_id = ""
-        """The id of the last records call. A repeat takes back the response of the first attempt."""
+        """The id of the last records call. If the call is repeated, its first response is taken back."""
         self.token = ""
-        """The token of the last records call; empty: it had none."""
+        """The token of the last records call; empty if it had none."""
         self._commit_ms = now_ms
         self._extents: Sequence[GivenExtent] | None = None
-        """The extents of the last response, if it was under a token and may be asked for again."""
+        """The extents of the last response, if it had a token, so that the client may ask for it again."""
         self._states: dict[PartitionKey, ReadState] = {}
-        """In fair order: the partition that delivered last comes last."""
+        """Partition → offsets, in fair order: the partition that delivered last comes last."""
         self._before: dict[PartitionKey, _Before] = {}
-        """Positions that the last records call moved."""
+        """Partition → its state before the last records call, for the partitions that this call moved."""
 
     def __contains__(self, key: PartitionKey) -> bool:
         return key in self._states
@@ -98,7 +99,7 @@ class Cursor:
     def __iter__(self) -> Iterator[PartitionKey]:
         return iter(self._states)
 
-    # -- what is assigned ------------------------------------------------------------------------
+    # -- assignments -----------------------------------------------------------------------------
 
     def assign(
         self,
@@ -107,10 +108,10 @@ class Cursor:
         *,
         is_exclusive: bool,
     ) -> None:
-        """Take exactly these partitions. A new one starts at its commit, or has no position until ``put``.
+        """Take exactly these partitions. A new one starts at its commit; without a commit, it has no position.
 
-        ``is_exclusive``: no other member of the group reads them at the same time. Then a commit that was not made here
-        means that another member had the partition since, and reading continues from that commit.
+        ``is_exclusive``: no other member of the group reads them at the same time. If there is a commit then that was
+        not made here, another member has had the partition since, and reading continues at that commit.
         """
         wanted = dict.fromkeys(partitions)
         for key in [key for key in self._states if key not in wanted]:
@@ -140,65 +141,65 @@ class Cursor:
         self._before.pop(key, None)
 
     def without_position(self) -> list[PartitionKey]:
-        """Return the partitions without a position."""
+        """Return the partitions that have no position yet."""
         return [key for key, state in self._states.items() if state.position is None]
 
     def put(self, key: PartitionKey, offset: int | None) -> None:
-        """Start at an offset of the reset policy (None: nowhere, to be found again). There is nothing to commit yet."""
+        """Start at an offset that the reset policy gave (None: find it again). There is nothing to commit yet."""
         state = self._states.get(key)
         if state is not None:
             state.position = offset
 
     def position(self, key: PartitionKey) -> int | None:
-        """Return the next offset to deliver; None: not assigned, or not known yet."""
+        """Return the next offset to deliver; None if the partition is not assigned or has no position."""
         state = self._states.get(key)
         return None if state is None else state.position
 
     def seek(self, key: PartitionKey, offset: int) -> None:
-        """Deliver from this offset next, and commit it."""
+        """Deliver from this offset next. A commit stores this offset, too."""
         state = self._states[key]
         state.position = state.delivered = state.arrived = offset
         state.epoch = state.arrived_epoch = -1
         self._before.pop(key, None)
-        # The client now wants other records than those of the last response.
+        # After a seek, the client does not want the records of the last response again.
         self._extents = None
 
     # -- delivering ------------------------------------------------------------------------------
 
     def begin(self, call_id: str, token: str = "") -> None:
-        """Start a records call. The previous response has arrived, unless this call repeats the previous one."""
+        """Start a records call. Unless the call is a repeat, the previous response has arrived."""
         if call_id and call_id == self.call_id:
             self.take_back(call_id)
         self.prove()
         self.call_id, self.token, self._extents = call_id, token, None
 
     def on_answered(self, extents: Sequence[GivenExtent]) -> None:
-        """Note that the last call has its response."""
+        """Note the extents of the last call's response."""
         self._extents = extents if self.token else None
 
     def again(self, token: str) -> Sequence[GivenExtent] | None:
-        """Return the extents of the last response, if it was given under this token; None: this is a new call.
+        """Return the extents of the last response, if it had this token; None: this is a new call.
 
-        Partitions that were taken away since are left out: their new member gets those records.
+        Partitions that the consumer does not hold any more are left out: another member gets their records.
         """
         if not token or token != self.token or self._extents is None:
             return None
         return [extent for extent in self._extents if self.has_open(extent.key)]
 
     def has_open(self, key: PartitionKey) -> bool:
-        """Return whether the last response may not have arrived and has records of this partition, held ever since."""
+        """Return whether the last response has records of this partition, which is held since, and may be lost."""
         return key in self._before
 
     def acknowledge(self, token: str) -> None:
-        """Note that the client has the response to this token. Nothing is said about another token's."""
+        """Note that the client has the response with this token. Responses with other tokens are not affected."""
         if self.again(token) is not None:
             self.prove()
 
     @property
     def unproven(self) -> str:
-        """The last call, if its response had something that is not known to have arrived; else empty.
+        """The id of the last call, if its response has records that may not have arrived; else empty.
 
-        For a response under a token it is empty, too: the client itself tells.
+        Also empty for a response with a token: the client itself tells whether it has arrived.
         """
         return self.call_id if self._before and self._extents is None else ""
 
@@ -210,24 +211,25 @@ class Cursor:
         self._before.clear()
 
     def deliver(self, key: PartitionKey, cut: CutRecords) -> bool:
-        """Take a cut into the response; return False if the consumer's position is no longer at its start."""
+        """Take records into the response; return False if they do not start at the consumer's position any more."""
         state = self._states.get(key)
         if state is None or state.position != cut.start_offset:
             return False
         self._before.setdefault(key, (state.position, state.delivered, state.epoch))
-        # Like Kafka's position, it passes offsets that no reader sees. Else a group that has read all would have a lag.
+        # As in Kafka, the position passes offsets that no reader sees. Otherwise a group that has read all would have
+        # a lag.
         state.position = state.delivered = cut.next_offset
         if cut.record_count:
             state.epoch = cut.leader_epoch
-            # The partition moves behind all others, for fairness.
+            # Move the partition behind all others, so that all get their turn.
             self._states[key] = self._states.pop(key)
         return True
 
     def take_back(self, call_id: str, *, is_refused: bool = False) -> bool:
-        """Take back the response to this call, which reached no client. Return False if another call has started since.
+        """Take back the response to this call: it did not reach the client. Return False if another call has started.
 
-        A response under a token is not taken back: the client asks for it again, or says that it has it. If the client
-        was refused the response (``is_refused``), the client cannot have it, and it is taken back.
+        A response with a token is not taken back, because the client asks for it again or says that it has it. But if
+        the client got an error instead (``is_refused``), it cannot have the response, so it is taken back.
         """
         if call_id != self.call_id or (self._extents is not None and not is_refused):
             return False
@@ -241,17 +243,17 @@ class Cursor:
     # -- committing ------------------------------------------------------------------------------
 
     def is_commit_due(self, now_ms: int) -> bool:
-        """Return whether an automatic commit is due; the next one is due an interval later."""
+        """Return whether an automatic commit is due. If so, the next one is due an interval later."""
         if not self.is_auto_commit or now_ms - self._commit_ms < AUTO_COMMIT_MS:
             return False
         self._commit_ms = now_ms
         return True
 
     def delivered(self) -> dict[PartitionKey, OffsetAndEpoch]:
-        """Return the offsets that a commit would say, if they are new.
+        """Return the offsets that a commit would store, if they differ from the committed ones.
 
-        If nothing was delivered and nothing is committed, a commit says the consumer's position. Otherwise the group's
-        lag in a partition that was empty would not be known.
+        For a partition without deliveries and without a commit, this is the consumer's position. Otherwise the group's
+        lag in an empty partition would be unknown.
         """
         found: dict[PartitionKey, OffsetAndEpoch] = {}
         for key, state in self._states.items():
@@ -262,7 +264,7 @@ class Cursor:
         return found
 
     def arrived(self) -> dict[PartitionKey, OffsetAndEpoch]:
-        """Return the offsets of what has certainly arrived and is not committed."""
+        """Return the offsets of records that have certainly arrived and are not committed."""
         return {
             key: OffsetAndEpoch(state.arrived, state.arrived_epoch)
             for key, state in self._states.items()

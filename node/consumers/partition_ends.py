@@ -1,8 +1,8 @@
-"""Waits for records at the ends of many partitions without polling in a loop.
+"""Waits for new records at the ends of many partitions, without polling.
 
-A consumer that has read everything waits at the ends of all its partitions at once. If this node has a replica, the
-replica's high watermark tells that there is more. For other partitions, the node asks the leader once for all consumers
-that wait here. The leader responds when there is more.
+A consumer that has read everything waits at the ends of all its partitions at once. If this node has a replica of a
+partition, it watches the replica's stable end. For other partitions, it sends the leader one call (a *poll*) on behalf
+of all consumers that wait here. The leader responds when there are more records.
 """
 
 import asyncio
@@ -22,12 +22,12 @@ from raft_meta.machine.image import Image, Partition, PartitionKey
 logger = logging.getLogger(__name__)
 
 POLL_MS = 30_000
-"""How long a leader holds back its response. A poll without waiting consumers lasts until then."""
+"""How long a leader waits for records before it responds, in ms. A poll whose waiters are gone lasts until then."""
 NOT_ASKING = -1
 
 
 class EndWaiter:
-    """A wait on several partitions; ``wake`` ends it."""
+    """A wait at the ends of several partitions. ``wake`` ends it."""
 
     __slots__ = ("_future", "_watches")
 
@@ -36,16 +36,16 @@ class EndWaiter:
         self._watches: list[_Watch] = []
 
     def wake(self) -> None:
-        """End the wait: there is something to look at."""
+        """End the wait: something has changed."""
         if not self._future.done():
             self._future.set_result(None)
 
     def add(self, watch: "_Watch") -> None:
-        """Wait on this partition, too."""
+        """Wait at the end of this partition, too."""
         self._watches.append(watch)
 
     async def wait(self, timeout_ms: float) -> None:
-        """Wait until woken, or until the timeout passes."""
+        """Wait until ``wake``, or until the timeout passes."""
         if self._future.done() or timeout_ms <= 0:
             return
         timer = asyncio.get_running_loop().call_later(timeout_ms / 1000, self.wake)
@@ -55,23 +55,23 @@ class EndWaiter:
             timer.cancel()
 
     def close(self) -> None:
-        """Stop waiting on all partitions."""
+        """Stop waiting at all partitions."""
         for watch in self._watches:
             watch.forget(self)
         self._watches.clear()
 
 
 class _Watch:
-    """The end of one partition, and the waiters for records there."""
+    """The end of one partition, and the waiters there."""
 
     def __init__(self, ends: "EndWatcher", key: PartitionKey, state: Partition | None) -> None:
         self.key = key
         self.state = state
-        """The partition in the image when the watch was set up. If it changes, another replica may have the news."""
+        """The partition in the image when the watch was made. If it changes, another replica may have to be watched."""
         self.runner: PartitionRunner | None = None
         self.poll: asyncio.Task[None] | None = None
         self.poll_offset = 0
-        """The offset that the poll in flight waits for."""
+        """The offset for which the poll in flight waits."""
         self._ends = ends
         self._waiting: dict[EndWaiter, int] = {}
         self._least = 0
@@ -82,7 +82,7 @@ class _Watch:
 
     @property
     def least(self) -> int:
-        """The lowest offset that a waiter waits for."""
+        """The lowest offset for which a waiter waits."""
         return self._least
 
     def add(self, waiter: EndWaiter, offset: int) -> None:
@@ -95,14 +95,14 @@ class _Watch:
             self._ends.on_empty(self)
 
     def on_news(self, runner: PartitionRunner) -> None:
-        """Take news of the local replica: its log or high watermark moved, or its role changed."""
+        """Note a change of the local replica: its log, its high watermark or its role."""
         if runner.is_closed:
             self.wake_all()
         else:
             self.advance(runner.stable_end)
 
     def advance(self, high_watermark: int) -> None:
-        """Wake the waiters for offsets below this."""
+        """Wake the waiters for offsets below ``high_watermark``."""
         if high_watermark > self._least:
             kept = []
             for waiter, offset in self._waiting.items():
@@ -118,7 +118,7 @@ class _Watch:
 
 
 class EndWatcher:
-    """The partition ends at which consumers on this node wait. Owned by the data loop."""
+    """All partition ends at which consumers on this node wait. Owned by the data loop."""
 
     def __init__(
         self,
@@ -155,11 +155,11 @@ class EndWatcher:
         runner = self._replicas.find(*watch.key)
         if runner is not None and not runner.is_damaged and runner.role is not ReplicaRole.OFFLINE:
             watch.runner = runner
-            # All waiters of a partition share one watcher of the replica, which costs an append next to nothing.
+            # All waiters at a partition share one watcher of the replica, so each append calls only one.
             runner.watchers[watch] = None
 
     def on_empty(self, watch: _Watch) -> None:
-        """Drop a watch without waiters. If a poll is in flight, keep both: usually a waiter comes back."""
+        """Drop a watch without waiters. While a poll is in flight, keep it, because a waiter usually comes back."""
         if watch.poll is None:
             self._drop(watch)
 
@@ -170,9 +170,9 @@ class EndWatcher:
             del self._watches[watch.key]
 
     def on_image(self, image: Image) -> None:
-        """Wake the waiters of partitions whose leader or replicas changed.
+        """Wake the waiters at partitions whose leader or replicas changed.
 
-        They look again, and watch the right replica.
+        They read again and then wait at the right replica.
         """
         if image.partitions is self._partitions:
             return
@@ -208,7 +208,7 @@ class EndWatcher:
                 self._poll(watch)
 
     async def _ask(self, watch: _Watch) -> None:
-        """Ask the leader once. The poll ends with its response, or with the reason why there is none."""
+        """Send one poll to the leader. It ends with the response, or after a pause if it failed."""
         topic_id, partition = watch.key
         state = self._metadata.image.partition(topic_id, partition)
         try:
@@ -226,7 +226,7 @@ class EndWatcher:
                 ),
                 timeout_ms=POLL_MS + READ_ANSWER_MARGIN_MS,
             )
-            # A woken waiter looks before this task ends, and must not take it for a poll in flight.
+            # A woken waiter may watch again before this task ends. It must see that no poll is in flight.
             watch.poll_offset = NOT_ASKING
             watch.advance(answer.high_watermark)
         except MilenaError as error:
@@ -235,7 +235,7 @@ class EndWatcher:
             await self._clock.sleep(BACKGROUND_RETRY_MS)
 
     async def on_tail(self, request: TailRequest) -> TailAnswer:
-        """Wait for records of a partition that this node leads, for another node."""
+        """Wait for records of a partition that this node leads, on behalf of another node."""
         runner = self._replicas.find(request.topic_id, request.partition)
         if runner is None or runner.leader is None:
             raise NotLeaderError(f"broker {self._metadata.node_id} does not lead the partition")

@@ -1,4 +1,4 @@
-"""Runs one records call: gathers records of all assigned partitions in fair order, and waits if there are none.
+"""One records call: it gathers records of all assigned partitions in fair order. If there are none, it waits.
 
 Before the next call, ``ArrivalCheck`` finds out whether the response has reached the client.
 """
@@ -41,44 +41,45 @@ logger = logging.getLogger(__name__)
 
 ANSWER_BYTES_DEFAULT = 1 << 20
 ANSWER_BYTES_MAX = 16 << 20
-"""Bytes of keys and values in one response."""
+"""Largest total size of keys and values in one response, in bytes."""
 ANSWER_RECORDS_MAX = 20_000
-"""Records in one response. Even a record without key and value costs something."""
+"""Largest number of records in one response. Even a record without key and value costs something."""
 SHARE_BYTES_MIN = 16 << 10
-"""Bytes read of a partition at least, if many partitions share a response."""
+"""Smallest number of bytes read of one partition, if many partitions share a response."""
 SHARE_BYTES_MAX = 1 << 20
-"""Bytes read of a partition at most. Further records are read in further reads, and others have their turn between."""
+"""Largest number of bytes read of one partition at a time. Other partitions are read before it is read again."""
 GATHER_MS = 500
-"""How long records wait for more if ``fetch.min.bytes`` wants more: Kafka's default of fetch.max.wait.ms."""
+"""How long a call with some records waits for more, if ``fetch.min.bytes`` asks for more. Kafka's default of
+fetch.max.wait.ms."""
 FOR_EVER_MS = 1 << 62
 RETURNED_MS = 1_000
-"""How long a node has to say whether it has returned a response. A node that does not answer counts as no."""
+"""Timeout of the question whether a node has sent a response, in ms. No answer counts as no."""
 GIVEN_UP = "this call was given up by its caller"
 
 
 @dataclass(slots=True)
 class _Gathering:
-    """The response while it is gathered."""
+    """The state of a response that is being gathered."""
 
     room: AnswerRoom
     bytes_min: int
     payload_bytes: int = 0
     is_full: bool = False
     gathering_ms: int | None = None
-    """The time at which the first records were there (monotonic ms)."""
+    """When the first records were found (monotonic ms)."""
     deliveries: list[DeliveryRow] = field(default_factory=list)
     extents: list[GivenExtent] = field(default_factory=list)
-    """The extents of the deliveries."""
+    """The extents of the records in ``deliveries``."""
 
     @property
     def is_enough(self) -> bool:
-        """True if the call need not wait for more."""
+        """Whether the call need not wait for more records."""
         if self.is_full or self.room.is_over:
             return True
         return bool(self.deliveries) and 0 <= self.bytes_min <= self.payload_bytes
 
     def gather_until(self, now_ms: int) -> int:
-        """Return the time until which the call waits for more, once it has records. ``bytes_min`` -1: no such bound."""
+        """Return until when the call waits for more (monotonic ms); no limit before it has any records."""
         if not self.deliveries or self.bytes_min < 0:
             return FOR_EVER_MS
         if self.gathering_ms is None:
@@ -88,24 +89,24 @@ class _Gathering:
 
 @dataclass(slots=True)
 class _Round:
-    """The result of one pass over the partitions."""
+    """The result of reading all partitions once."""
 
     is_first: bool
-    """True for the first pass of a call."""
+    """Whether this is the first pass of the call."""
     has_moved: bool = False
     failed: set[PartitionKey] = field(default_factory=set)
     damaged: ReplicaDamagedError | None = None
-    """Why a partition failed: its next records are damaged."""
+    """The error if a partition's next records are damaged."""
     damages: list[Doubt] = field(default_factory=list)
-    """Damage to report once everything that was read is taken: nothing may change in between."""
+    """Damage to report after all records of the pass are taken: in between, nothing may change."""
 
 
 class RecordsCall:
-    """One call of one consumer; ``run`` once.
+    """One call of one consumer. Call ``run`` once.
 
-    If a call ends without a response, it gives back the records that it has taken, and the next call delivers them. A
-    seek ends a waiting call with an empty response. No client seeks while it waits, so the call's client is gone. With
-    the ``token`` of the previous response, the call returns that response again and takes nothing.
+    If the call ends without a response, it gives back the records that it has taken, and the next call delivers them. A
+    seek ends a waiting call with an empty response: no client seeks while it waits, so the call's client is gone. With
+    the ``token`` of the previous response, the call returns that response again and takes no new records.
     """
 
     def __init__(
@@ -132,8 +133,8 @@ class RecordsCall:
         consumer = session.view.consumer
         wanted = ANSWER_BYTES_DEFAULT if max_bytes is None else max_bytes
         self._unknown: dict[PartitionKey, MilenaError] = {}
-        """Partitions of which it is unknown whether there is more, with the reason. An empty response would say: no
-        more."""
+        """Partition → error, if it is unknown whether it has more records. An empty response would claim that none
+        has."""
         self._answer = _Gathering(
             AnswerRoom(
                 payload_bytes=min(max(wanted, 0), ANSWER_BYTES_MAX),
@@ -144,21 +145,20 @@ class RecordsCall:
         )
 
     async def run(self) -> ConsumerRecordsAnswer:
-        """Gather a response.
+        """Gather a response and return it.
 
         Raises:
-            SubscriptionConflictError: the consumer is neither subscribed nor assigned.
-            OffsetOutOfRangeError: the consumer's policy does not say where to continue.
-            ReplicaDamagedError: the next records of a partition are damaged, and there were no others; nothing was
-                delivered.
-            NoLeaderError: a partition could not be read, and there were no records of others.
+            SubscriptionConflictError: the consumer has neither a subscription nor an assignment.
+            OffsetOutOfRangeError: a position is not in the log, and ``auto.offset.reset`` is none.
+            ReplicaDamagedError: the next records of a partition are damaged, and no other partition had records.
+            NoLeaderError: a partition could not be read, and no other partition had records.
             NotCoordinatorError, ConsumerNotFoundError: nothing was delivered.
-            FateUnknownError: a repeat of this call has taken its place.
+            FateUnknownError: a repeat of this call has replaced it.
         """
         session = self._session
         started_ms = self._clock.now_ms()
         if session.under_way == self._call_id:
-            # The caller has lost the connection on which the first attempt's response would arrive.
+            # This is a repeat. The connection for the first attempt's response is lost, so end the first attempt.
             session.under_way = ""
             session.wake()
         session.queued.add(self._call_id)
@@ -198,7 +198,7 @@ class RecordsCall:
                 now_ms = self._clock.now_ms()
                 deadline_ms = min(deadline_ms, self._answer.gather_until(now_ms))
                 left_ms = deadline_ms - now_ms
-                # A position that has just moved into the log says nothing about the records that follow.
+                # If a position has only moved into the log, it is unknown whether records follow there.
                 is_ahead = looked.has_moved and not self._answer.deliveries
                 if self._answer.is_enough or (left_ms <= 0 and not is_ahead):
                     if not self._answer.deliveries:
@@ -224,18 +224,18 @@ class RecordsCall:
         """Refuse an empty response if it is unknown whether there are records.
 
         Raises:
-            ReplicaDamagedError, NoLeaderError: it is unknown.
+            ReplicaDamagedError, NoLeaderError: why a partition could not be read.
         """
         if looked.damaged is not None:
             raise looked.damaged
         for key, error in self._unknown.items():
             if key in self._session.cursor:
-                # Other error types would describe this call to the caller, not the partition.
+                # Errors of other classes would describe this call to the client, not the partition.
                 name = self._session.view.name(key)
                 raise NoLeaderError(f"{name} cannot be read now: {error.message}") from error
 
     async def _begin(self) -> None:
-        """Start the call: the client is back, so the previous response has arrived."""
+        """Start the call. The client has made another call, so it has the previous response."""
         session = self._session
         session.cursor.begin(self._call_id, self._token)
         if session.cursor.is_commit_due(self._clock.now_ms()):
@@ -245,7 +245,7 @@ class RecordsCall:
         """Return the previous response again.
 
         Raises:
-            MilenaError: not all of it can be read now; the client may ask again.
+            MilenaError: a part of it cannot be read now. The client may ask again.
         """
         session, deliveries = self._session, list[DeliveryRow]()
         for start in range(0, len(extents), PARALLEL):
@@ -253,7 +253,7 @@ class RecordsCall:
             found = await asyncio.gather(
                 *(read_again(session, extent, self._report_damage) for extent in some)
             )
-            # As with any read: a partition that was taken away meanwhile may not be delivered.
+            # A partition that was removed from the assignment during the read must not be delivered.
             self._check()
             session.take_assignment()
             for extent, rows in zip(some, found, strict=True):
@@ -265,10 +265,10 @@ class RecordsCall:
     # -- one pass over all partitions ------------------------------------------------------------
 
     async def _look(self, *, is_first: bool) -> _Round:
-        """Read the records that are there.
+        """Read the records that are there now.
 
-        Only the first pass confirms that there is no more: nothing that was acknowledged before the call may be missing
-        from its response. Later records wake the call.
+        The first pass asks leaders to confirm that there are no more: a record that was acknowledged before the call
+        must be in the response. Later passes need no confirmation, because new records wake the call.
         """
         session, looked = self._session, _Round(is_first=is_first)
         session.take_assignment()
@@ -295,8 +295,8 @@ class RecordsCall:
             found = [await self._fetch(keys[0], share, looked)]
         else:
             found = await asyncio.gather(*(self._fetch(key, share, looked) for key in keys))
-        # A partition that was taken away meanwhile may not be delivered. Nor may anything, if another node coordinates
-        # now.
+        # A partition that was removed from the assignment during the read must not be delivered. If another node is the
+        # coordinator now, nothing must be delivered.
         self._check()
         session.take_assignment()
         for key, result in zip(keys, found, strict=True):
@@ -342,9 +342,9 @@ class RecordsCall:
         self._session.take_assignment()
 
     def _take(self, key: PartitionKey, result: FetchResult, looked: _Round) -> None:
-        """Deliver the records that fit, up to the first damaged one.
+        """Add the records that fit, up to the first damaged one.
 
-        If that one comes first, the call may fail with it.
+        If the first record is damaged, the call may fail with that error.
         """
         answer = self._answer
         if answer.room.is_over:
@@ -379,7 +379,7 @@ class RecordsCall:
     # -- waiting ---------------------------------------------------------------------------------
 
     async def _wait(self, waiter: EndWaiter, looked: _Round, left_ms: int) -> None:
-        """Wait until there is news: a record, another assignment, another call of this consumer."""
+        """Wait for a change: a record, another assignment, or another call of this consumer."""
         cursor = self._session.cursor
         for key in cursor:
             position = cursor.position(key)
@@ -400,17 +400,18 @@ class RecordsCall:
 
 
 class ArrivalCheck:
-    """Finds out whether the last response to a consumer has reached its client, by asking the node that sent it."""
+    """Finds out whether a consumer's last response has reached the client, by asking the node that sent it."""
 
     def __init__(self, node_id: int, peer: Peers) -> None:
         self._node_id = node_id
         self._peer = peer
 
     async def prove(self, session: ConsumerSession, asker: int | None) -> None:
-        """Find out whether the last response has arrived, now that its client is back on the node ``asker``.
+        """Find out whether the last response has arrived. The client is now back on the node ``asker``.
 
-        If the client is back on the same node, the response has arrived: that node is alive, and it reports clients
-        that hang up. Another node may have ended before it sent the response. Then the client gets those records again.
+        If the same node sent the last response, it has arrived: that node is alive, and it reports clients that
+        disconnect. Another node may have ended before it sent the response. If it does not confirm that it sent the
+        response, the response is taken back, and the client gets its records again.
         """
         call_id = session.cursor.unproven
         if not call_id or session.under_way == call_id:

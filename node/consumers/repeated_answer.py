@@ -1,4 +1,4 @@
-"""Repeats a response that a client asks for again under its token: the same records, read again."""
+"""Repeats a response when a client asks again with its token: reads the same records again."""
 
 from collections.abc import Awaitable, Callable
 
@@ -13,18 +13,18 @@ from node.peers.messages import Blob
 from raft_meta.machine.image import PartitionKey
 
 READ_BYTES = 1 << 20
-"""Bytes read at a time; an extent was read in reads of at most this size."""
+"""Bytes that are read at a time. An extent came from one read, which was not larger."""
 _ALL = AnswerRoom(payload_bytes=1 << 62, records=1 << 62, needs_one=True)
 
 
 async def read_again(
     session: ConsumerSession, extent: GivenExtent, report_damage: Callable[[Doubt], Awaitable[None]]
 ) -> list[DeliveryRow]:
-    """Return the records of an extent, without those that retention or a client has deleted since.
+    """Return the records of an extent, without those that were deleted since, by retention or by a client.
 
     Raises:
         ReplicaDamagedError: the records are damaged.
-        NotReadyError: the replica that responds does not have the records yet.
+        NotReadyError: the replica that was read does not have the records yet.
         MilenaError: the partition cannot be read.
     """
     offset, rows = extent.start_offset, list[DeliveryRow]()
@@ -70,7 +70,7 @@ async def _report(
 
 
 def row_of(session: ConsumerSession, key: PartitionKey, made: CutRecords) -> DeliveryRow:
-    """Return the records of a partition as a response has them."""
+    """Return the records of one partition in the form of a response."""
     return DeliveryRow(
         topic=session.view.image.topics[key[0]].name,
         partition=key[1],

@@ -1,4 +1,4 @@
-"""Commits of a REST consumer as the member that it is at the time, also before it releases partitions."""
+"""The commits of a REST consumer, as the group member that it is at that time, and before it releases partitions."""
 
 import asyncio
 import logging
@@ -19,23 +19,23 @@ from raft_meta.machine.topics import partition_sets
 logger = logging.getLogger(__name__)
 
 QUIET_COMMIT_MS = 2_000
-"""How long a commit that no client asked for may delay a call."""
+"""How long an automatic commit may delay a call, in ms."""
 EPOCH_TRIES = 3
-"""Attempts of a commit. A member's epoch may change while its commit is in flight."""
+"""Attempts of one commit. While a commit is in flight, the member's epoch may change, and the commit is refused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionContext:
-    """The things that all consumers on a coordinator use. Owned by ``ConsumerCoordinator``."""
+    """Objects that all consumers on a coordinator share. Owned by ``ConsumerCoordinator``."""
 
     image: Callable[[], Image]
     fetch: Callable[[FetchRequest], Awaitable[FetchResult]]
     commits: CommitQueue
     coordinates: Callable[[str], bool]
-    """Returns whether this node may decide for the group now."""
+    """Returns whether this node is now the coordinator of the group."""
     memberships: GroupCoordinator
     spawn: Callable[[Coroutine[object, object, None]], None]
-    """Runs a coroutine in the background; raises nothing."""
+    """Runs a coroutine in the background. The coroutine must not raise."""
     clock: Clock
 
 
@@ -49,9 +49,9 @@ class SessionCommits:
         self._cursor = cursor
         self._context = context
         self._releasing: set[PartitionKey] = set()
-        """Partitions to release whose commit is in flight."""
+        """Partitions that are to be released, and whose commit is in flight."""
         self._given_up: set[PartitionKey] = set()
-        """Partitions to release whose commit failed."""
+        """Partitions that are to be released, and whose commit has failed."""
 
     async def commit(self, offsets: Mapping[PartitionKey, OffsetAndEpoch]) -> None:
         """Commit these offsets.
@@ -73,7 +73,7 @@ class SessionCommits:
         )
 
     async def commit_offsets(self, offsets: Sequence[OffsetCommit]) -> None:
-        """Commit offsets with their metadata, as a client gave them."""
+        """Commit offsets and their metadata as given by a client."""
         for row in offsets:
             self._cursor.on_committing((row.topic_id, row.partition), row.offset)
         for tries_left in range(EPOCH_TRIES - 1, -1, -1):
@@ -94,7 +94,7 @@ class SessionCommits:
             self._cursor.on_committed((row.topic_id, row.partition), row.offset)
 
     async def commit_quietly(self, offsets: Mapping[PartitionKey, OffsetAndEpoch]) -> None:
-        """Commit what no client waits for. If that fails, records may be delivered again, as after any failure."""
+        """Make an automatic commit. If it fails, records may be delivered again, as after any failure."""
         try:
             async with asyncio.timeout(QUIET_COMMIT_MS / 1000):
                 await self._commit_what_is_held(offsets)
@@ -102,7 +102,7 @@ class SessionCommits:
             logger.warning("consumer=%s/%s could not commit: %s", *self._view.key, error)
 
     async def _commit_what_is_held(self, offsets: Mapping[PartitionKey, OffsetAndEpoch]) -> None:
-        """Commit the offsets of partitions that are still held. A rebalance may have taken others away."""
+        """Commit the offsets of partitions that the consumer still holds. A rebalance may have removed others."""
         for tries_left in range(EPOCH_TRIES - 1, -1, -1):
             held = self._view.held()
             mine = offsets if held is None else {k: o for k, o in offsets.items() if k in held}
@@ -116,7 +116,10 @@ class SessionCommits:
                 return
 
     def may_release(self, partitions: PartitionSet) -> bool:
-        """Return whether what has arrived of these is committed, or could not be. If False, a commit is in flight."""
+        """Return whether the partitions may be released. False: a commit of what has arrived of them is in flight.
+
+        Also return True if this commit has failed.
+        """
         keys = set(partition_sets.keys_of(partitions))
         if keys & self._releasing:
             return False
@@ -132,7 +135,7 @@ class SessionCommits:
     async def _commit_and_look(
         self, offsets: Mapping[PartitionKey, OffsetAndEpoch], keys: set[PartitionKey]
     ) -> None:
-        """Commit once, then look at the group again: a rebalance does not wait for a quorum that is missing."""
+        """Commit once, whether it succeeds or not, then check the group again: a rebalance must not wait longer."""
         try:
             await self.commit_quietly(offsets)
         finally:

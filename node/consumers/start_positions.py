@@ -1,4 +1,4 @@
-"""Start positions of a REST consumer: by policy, name or time, as the leaders of its partitions know them."""
+"""Finds start positions of a REST consumer: by reset policy, by name or by time. The partitions' leaders know them."""
 
 import asyncio
 import logging
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 PARALLEL = 8
-"""Partitions that are asked for at a time, for one consumer."""
+"""Number of partitions about which leaders are asked at the same time, for one consumer."""
 NO_RESET = "none"
 
 
 class StartPositions:
-    """Finds start positions. Owned by the consumer's session, used in its turn."""
+    """Finds start positions. Owned by the consumer's session; used only by the call whose turn it is."""
 
     __slots__ = ("_born", "_commits", "_cursor", "_fetch", "_view")
 
@@ -44,14 +44,14 @@ class StartPositions:
         self._born: Map[str, Topic] = view.image.topics
 
     async def find(self) -> bool:
-        """Give every partition without a commit its start position; return False if one could not be asked for.
+        """Set the position of every partition without one; return False if a leader could not be asked.
 
-        With the policy ``latest``, the position is committed, too. The next reader then starts there and misses nothing
-        that was written in between. That may be a member that takes over the partition, or this consumer on another
-        coordinator. A partition that was added after the subscription starts at its first record.
+        With the policy ``latest``, the position is also committed. The next reader of the partition then starts there
+        and misses no record that was written in between. It may be another member, or this consumer after a change of
+        the coordinator. A partition that was added after the subscription starts at its first record.
 
         Raises:
-            OffsetOutOfRangeError: there is no commit, and the policy is ``none``.
+            OffsetOutOfRangeError: a partition has no commit, and the policy is ``none``.
         """
         policy = self._view.consumer.auto_offset_reset
         wanted = self._cursor.without_position()
@@ -87,7 +87,7 @@ class StartPositions:
             return None
 
     async def of_seek(self, key: PartitionKey, seek: Seek) -> int:
-        """Return the offset that a seek means."""
+        """Return the offset to which a seek points."""
         if seek.offset is not None:
             return seek.offset
         if seek.timestamp_ms is not None:
@@ -96,7 +96,7 @@ class StartPositions:
         return await self.offset_of(key, seek.name)
 
     async def offset_of(self, key: PartitionKey, where: Reset | int) -> int:
-        """Return an offset by name, or of the first record at or after a wall time in ms; as the leader knows it."""
+        """Return the offset of a name, or of the first record at or after a wall time in ms, as the leader knows it."""
         if isinstance(where, Reset):
             result = await self.fetch(key, where.value, max_bytes=1)
         else:
@@ -112,10 +112,10 @@ class StartPositions:
         timestamp_ms: int | None = None,
         is_unconfirmed: bool = False,
     ) -> FetchResult:
-        """Read what there is now. ``is_unconfirmed``: as of ``FetchRequest``.
+        """Read the records that are there now. ``is_unconfirmed``: see ``FetchRequest``.
 
         Raises:
-            PartitionNotFoundError: the topic was deleted meanwhile, and perhaps created again.
+            PartitionNotFoundError: the topic was deleted, and perhaps created again.
             MilenaError: as ``RecordsPort.fetch``.
         """
         topic = self._view.image.topics.get(key[0])
@@ -138,7 +138,7 @@ class StartPositions:
         return result
 
     async def reset(self, key: PartitionKey, error: OffsetOutOfRangeError) -> None:
-        """Move a position that is outside the log to where the policy says.
+        """Move a position that is outside the log to the position that the policy gives.
 
         Raises:
             OffsetOutOfRangeError: the policy is ``none``.
@@ -158,5 +158,5 @@ class StartPositions:
         self._cursor.put(key, position)
 
     def begin_anew(self) -> None:
-        """Note that the subscription changed: topics that exist now count as old."""
+        """Note that the subscription changed. From now on, only later partitions start at their first record."""
         self._born = self._view.image.topics
