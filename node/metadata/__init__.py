@@ -1,1 +1,1 @@
-"""The cluster as this node knows it: the applied image, its listeners, and views of it."""
+"""The cluster's state as this node knows it: the applied image, its listeners, and views of it."""

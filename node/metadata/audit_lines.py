@@ -1,8 +1,8 @@
-"""Changes of the cluster as JSON lines: in a separate file, or among the node's log lines.
+"""Writes audited changes as JSON lines: to a separate file, or to the node's log.
 
-Every node writes the same lines as it applies the commands; ``index`` distinguishes them. A node that starts applies
-its latest commands again, so the log has those lines twice; a file continues after its last line. A node writes no
-lines for changes that it received in a snapshot; the audit topic has them.
+Every node writes the same lines when it applies the commands; ``index`` identifies a line. A node that starts applies
+its latest commands again. So the log gets their lines twice, but a file only gets lines after its last one. A node
+writes no lines for changes that it received in a snapshot. The audit topic has these.
 """
 
 import logging
@@ -18,14 +18,14 @@ from raft_meta.machine.image import AuditEntry
 _log = logging.getLogger("milena.audit")
 
 _TAIL_BYTES = 1 << 20
-"""Bytes read to find the last line; no line is longer."""
+"""Number of bytes that are read to find the last line. No line is longer."""
 
 
 class AuditLines:
-    """The writer of one file, or of the log. Called on the quorum's thread, in the order of the commands."""
+    """Writes to one file, or to the log. Called on the quorum's thread, in the order of the commands."""
 
     def __init__(self, path: Path | None) -> None:
-        """Open the file.
+        """Open the file, if there is one.
 
         Raises:
             StartupError: the file cannot be written.
@@ -41,7 +41,7 @@ class AuditLines:
                 raise StartupError(f"audit_file {path}: {error.strerror}") from error
 
     def write(self, entry: AuditEntry) -> None:
-        """Write an applied change. A file that cannot be written is logged; it does not stop the node."""
+        """Write an applied change. If the file cannot be written, log this; the node goes on."""
         if self._descriptor < 0:
             _log.info(
                 "changed number=%d index=%d principal=%s node_id=%d action=%s change=%s",
@@ -61,7 +61,7 @@ class AuditLines:
                 self._index = entry.index
 
     def _last_index(self) -> int:
-        """Return the index of the last whole line. A line that a crash has torn is ended and left in the file."""
+        """Return the index of the last whole line. If a crash has left a part of a line, end it with a newline."""
         size = os.fstat(self._descriptor).st_size
         tail = os.pread(self._descriptor, _TAIL_BYTES, max(0, size - _TAIL_BYTES))
         *lines, torn = tail.split(b"\n")

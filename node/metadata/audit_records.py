@@ -1,4 +1,4 @@
-"""Audit entries as JSON, for the audit topic and for lines of a file, and the reader of their numbers (pure)."""
+"""Writes audit entries as JSON, for the audit topic and for the lines of a file, and reads their numbers. Pure."""
 
 import orjson
 
@@ -6,7 +6,7 @@ from raft_meta.machine.image import AuditEntry
 
 
 def as_json(entry: AuditEntry) -> bytes:
-    """Return one entry as JSON, without a line end."""
+    """Return an entry as JSON, without a line end."""
     return orjson.dumps(
         {
             "number": entry.number,
@@ -22,7 +22,7 @@ def as_json(entry: AuditEntry) -> bytes:
 
 
 def number_in(value: bytes | None) -> int:
-    """Return the number in a record of the audit topic; 0 if the record is no entry."""
+    """Return the entry's number in a record of the audit topic; 0 if the record is not an entry."""
     try:
         found = orjson.loads(value or b"")
     except orjson.JSONDecodeError:

@@ -1,8 +1,8 @@
-"""Waits for a change of the cluster: of its brokers, its topics or its leaders. Commits of groups do not count.
+"""Waits for a change of the cluster: of its brokers, topics or leaders. Commits of groups are no such change.
 
-A version is the index of an image with a change, or a later index if this node received several changes at once. A
-client that has seen the cluster at a version, on any node, has seen every change up to it. Of two versions the greater
-one is never behind. After a start the first image counts as a change.
+A version is the index of an image that has such a change. If this node received several changes at once, it is the
+index of the last one. A client that has seen the cluster at a version, on any node, has seen every change up to that
+version. A greater version is never older. After a start, the first image counts as a change.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ class ClusterWatch:
         )
         self._shown.have_changed(metadata.image)
         self._waiters: dict[asyncio.Future[None], None] = {}
-        """Woken in the order of arrival, so that a simulated run repeats."""
+        """The waiters in order of arrival, so that a simulated run repeats."""
         metadata.listen(self.on_image)
 
     def on_image(self, image: Image) -> None:
@@ -43,7 +43,7 @@ class ClusterWatch:
                 waiter.set_result(None)
 
     async def wait_for(self, version: int, *, timeout_ms: int) -> None:
-        """Wait until there is a version above this one, or the timeout has passed."""
+        """Wait until the version is above ``version``, or until the timeout has passed."""
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 while self.version <= version:

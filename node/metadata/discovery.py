@@ -1,4 +1,4 @@
-"""How a node that joins as an observer finds the voters: it asks any node of the running cluster."""
+"""Finds the voters for a node that joins as an observer: it asks any node of the running cluster."""
 
 import logging
 from collections.abc import Mapping
@@ -21,18 +21,18 @@ logger = logging.getLogger(__name__)
 
 PATIENCE_MS = 60_000
 _NAMELESS = "node 0 cannot be reached: "
-"""Starts a client's message. This node does not know yet whom it asks, so it asks for node 0."""
+"""Start of a client's messages. This node does not know yet which node it asks, so it asks for node 0."""
 
 
 VoterId = Annotated[str, Meta(pattern=r"^[0-9]{1,9}$")]
 
 
 class VotersRequest(Message, frozen=True, kw_only=True):
-    """Request of the voters and their addresses."""
+    """Asks for the voters and their addresses."""
 
 
 class VotersAnswer(Message, frozen=True, kw_only=True):
-    """Response with the host and port of each voter's peer port."""
+    """The host and port of each voter's peer port, by voter id."""
 
     voters: dict[VoterId, tuple[str, int]]
 
@@ -41,13 +41,13 @@ VOTERS = CallType("voters", VotersRequest, VotersAnswer)
 
 
 class VoterDirectory:
-    """Responds with the voters and their addresses."""
+    """Answers with the voters and their addresses."""
 
     def __init__(self, told: Mapping[int, Address]) -> None:
         self._told = dict(told)
         self.image = Image()
         self.on_voters = peer_handler(VOTERS, self._tell_voters)
-        """The handler. It gives each voter's address of its last registration, else the one configured at the start."""
+        """The handler. It gives the address of a voter's last registration, else the address from this node's start."""
 
     async def _tell_voters(self, request: VotersRequest) -> VotersAnswer:
         del request
@@ -61,14 +61,14 @@ class VoterDirectory:
 async def find_voters(
     config: NodeConfig, *, secret: bytes, tls: PeerTls | None, clock: Clock
 ) -> dict[int, Address]:
-    """Ask the nodes of ``--join``, in turn, until one responds.
+    """Ask the nodes of ``--join`` one after the other, until one responds; return the voters' addresses.
 
     Raises:
-        StartupError: none of them responded within a minute (``is_temporary``), this node's id is that of a voter, or
-            the response names no voters.
+        StartupError: none of them responded within a minute (``is_temporary``), this node has the id of a voter, or
+            the response has no voters.
     """
     identity = PeerIdentity(node_id=config.node_id, cluster_id="", is_voter=False)
-    # One client per address for all tries, so that a repeated failure is logged once.
+    # Keep one client for each address, so that a repeated failure is logged once.
     clients = {
         address: PeerClient(
             identity=lambda: identity,

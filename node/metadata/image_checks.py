@@ -1,12 +1,12 @@
-"""Compares this node's image with the controller's at the marks of the log (``raft_meta.machine.marks``).
+"""Compares this node's image with the controller's, at the marks of the log (``raft_meta.machine.marks``).
 
-An image is hashed on a worker thread, one at a time, and never on the data loop or the quorum's loop. Every node hashes
-the image of a mark at most once: the controller for the check that it proposes, the others when that check arrives.
-While a hash is in progress, one comparison waits, and a newer one replaces it. So a node that applies the checks of a
-day within a second hashes two images, not a thousand.
+An image is hashed on a worker thread, one at a time, never on the data loop or the quorum's loop. Every node hashes the
+image of a mark at most once. The controller does it for the check that it proposes, the others when that check arrives.
+While a hash is in progress, one comparison waits; if a newer one arrives, it replaces the one that waits. So a node
+that applies the checks of a day within a second hashes two images, not a thousand.
 
-Checks that a node applies again after a start are not compared. If the controller's image had been wrong, its checks in
-the log would otherwise stop every sound node at each start.
+After a start, a node applies some commands a second time. Checks among them are not compared. Otherwise, if the
+controller's image had been wrong once, its check in the log would stop every node with a right image at each start.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ class _Hashed:
 class ImageChecks:
     """The checks of one node. Owned by the data loop; ``on_check`` may be called on any thread.
 
-    ``on_failure`` must stop the process.
+    ``on_failure``: must stop the process.
     """
 
     def __init__(
@@ -52,17 +52,20 @@ class ImageChecks:
         self._has_begun = False
         self._is_hashing = False
         self._hashed: _Hashed | None = None
-        """The image that was hashed last, while it is the last mark."""
+        """The last hashed image and its hash, while this image is the last mark."""
         self._waiting: Comparison | None = None
         self.hash_ms = 0
-        """How long the last hash took, including the wait for a thread."""
+        """How long the last hash took in ms, including the wait for a thread."""
 
     def begin(self) -> None:
-        """Start to compare: a command of this process was applied, so no earlier command is applied again."""
+        """Start to compare. A command of this process was applied, so all repeated commands are over."""
         self._has_begun = True
 
     def next_check(self) -> CheckImage | None:
-        """Return the check to propose: the hash at the last mark, or a first mark; None while it is being hashed."""
+        """Return the check to propose; None while the image of the last mark is being hashed.
+
+        Without a mark, the check only sets the first one.
+        """
         image = self._marks.last
         if image is None:
             return CheckImage(index=0, image_hash=b"")
@@ -73,7 +76,7 @@ class ImageChecks:
         return None
 
     def on_check(self, comparison: Comparison) -> None:
-        """Compare by an applied check whose mark this node has kept."""
+        """Compare this node's image with an applied check, if this node has kept its mark."""
         try:
             self._loop.call_soon_threadsafe(self._compare, comparison)
         except RuntimeError:

@@ -1,7 +1,7 @@
-"""The parts of the image on which a listener depends, so that it skips changes of other parts.
+"""The parts of the image on which a listener depends, so that it can ignore changes of other parts.
 
-Every command makes an image, and most commands are commits of consumer groups. Maps are persistent: a map that no
-command changed is the same object, so this comparison is cheap for maps of any size.
+Every command makes a new image, and most commands are commits of consumer groups. Maps in an image are persistent: if
+no command changed a map, it is the same object. So comparing maps by identity is cheap, whatever their size.
 """
 
 from operator import attrgetter
@@ -12,20 +12,20 @@ from raft_meta.machine.image import Image
 
 
 class ImageParts:
-    """Some fields of the image at the last call. ``names``: two or more fields of ``Image``."""
+    """Remembers some fields of the image at the last call. ``names``: two or more fields of ``Image``."""
 
     def __init__(self, *names: str) -> None:
         self._parts_of = attrgetter(*names)
         self._seen: tuple[object, ...] | None = None
 
     def have_changed(self, image: Image) -> bool:
-        """Return whether a field is another object than at the last call; True at the first call."""
+        """Return whether one of the fields has changed since the last call; True at the first call."""
         before, after = self._seen, self._parts_of(image)
         self._seen = after
         if before is None:
             return True
         for was, part in zip(before, after, strict=True):
-            # Comparing the contents of maps would be the work that this class saves.
+            # Maps are compared by identity only. Comparing their contents would be the work that this class avoids.
             if was is not part and (isinstance(part, Map) or was != part):
                 return True
         return False

@@ -1,7 +1,7 @@
-"""Waits that end with a partition's leadership.
+"""Ends waits for a leader's response when the partition gets another leader.
 
-A node that stalls, or is cut off, closes no connection. A fetch that waits there for records would wait until its
-timeout, and its client would get no records meanwhile, although another node leads the partition already.
+A node that stalls or is cut off closes no connection. So a fetch that waits there for records would wait until its
+timeout. Meanwhile its client would get no records, although another node already leads the partition.
 """
 
 import asyncio
@@ -13,21 +13,21 @@ from raft_meta.machine.image import Image, PartitionKey
 
 
 class Leaderships:
-    """The waits for responses of leaders. Owned by the data loop; listens to every image."""
+    """The waits for responses of leaders. Owned by the data loop; gets every new image."""
 
     def __init__(self) -> None:
         self._waits: dict[PartitionKey, dict[asyncio.Timeout, tuple[int, int]]] = {}
-        """By partition: each wait, and the (leader, leader_epoch) on which it depends."""
+        """Partition → its waits, each with the (leader, leader_epoch) for which it was started."""
         self._seen: Image | None = None
 
     @asynccontextmanager
     async def held(
         self, key: PartitionKey, leader_id: int, leader_epoch: int
     ) -> AsyncIterator[None]:
-        """Run a block whose awaits end once the partition has another leader, or none.
+        """Run a block, and cancel its awaits if the partition gets another leader or loses its leader.
 
         Raises:
-            NotLeaderError: the leader changed within the block.
+            NotLeaderError: the leader has changed during the block.
         """
         end: asyncio.Timeout | None = None
         try:
@@ -46,7 +46,7 @@ class Leaderships:
                     del self._waits[key]
 
     def on_image(self, image: Image) -> None:
-        """End the waits for former leaders."""
+        """End the waits for brokers that do not lead any more."""
         before, self._seen = self._seen, image
         # Most commands, such as commits of groups, change no partition.
         if before is not None and before.partitions is image.partitions:

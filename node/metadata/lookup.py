@@ -1,4 +1,4 @@
-"""Look-ups in an image that raise the error for the client if the topic or partition does not exist. Pure."""
+"""Finds topics and partitions in an image, and makes the errors that clients get if they do not exist. Pure."""
 
 from typing import Protocol
 
@@ -7,13 +7,13 @@ from raft_meta.machine.image import Topic
 
 
 class GetTopic(Protocol):
-    """Look up a topic by name. ``partition``: the requested partition, which another node may have just added."""
+    """Returns a topic by name. ``partition``: the requested partition, which another node may just have added."""
 
     async def __call__(self, name: str, partition: int = 0) -> Topic: ...  # noqa: D102
 
 
 class TopicToWrite(Protocol):
-    """Look up a topic like ``GetTopic``; create a missing one if nodes create topics and ``may_create`` allows it."""
+    """Returns a topic like ``GetTopic``. A missing one is created if nodes create topics and ``may_create`` is True."""
 
     async def __call__(  # noqa: D102
         self, name: str, partition: int = 0, *, may_create: bool

@@ -1,4 +1,4 @@
-"""The node's access to the replicated state: the machine behind the quorum, and the store for the data loop."""
+"""A node's access to the replicated state: the state machine behind the quorum, and the store for the data loop."""
 
 import asyncio
 import itertools
@@ -24,11 +24,11 @@ logger = logging.getLogger(__name__)
 
 ImageListener = Callable[[Image], None]
 UNDER_WAY_MAX = WINDOW // 2
-"""Proposals in flight: well below what the state machine remembers, so that a retry is always recognised."""
+"""Largest number of proposals in flight. The state machine remembers twice as many, so it recognises every retry."""
 
 
 class MetadataMachine:
-    """The state machine behind the quorum. Called on the quorum's thread; ``image`` may be read from any thread."""
+    """The state machine behind the quorum. Called on the quorum's thread; any thread may read ``image``."""
 
     def __init__(self) -> None:
         self.image = Image()
@@ -39,24 +39,24 @@ class MetadataMachine:
         self._tell: Callable[[AuditEntry], None] = lambda entry: None
 
     def on_change(self, on_change: Callable[[], None]) -> None:
-        """Call ``on_change`` (on the quorum's thread) after changes of the image, once for several together."""
+        """Call ``on_change`` on the quorum's thread when the image has changed, once for several changes together."""
         self._on_change = on_change
 
     def on_check(self, compare: Callable[[Comparison], None]) -> None:
-        """Call ``compare`` (on the quorum's thread) after every check whose mark this node kept."""
+        """Call ``compare`` on the quorum's thread for every check whose mark this node has kept."""
         self._compare = compare
 
     def on_audited(self, tell: Callable[[AuditEntry], None]) -> None:
-        """From now on call ``tell``, on the quorum's thread, with the entry of each applied command that has one."""
+        """Call ``tell`` on the quorum's thread with the audit entry of each applied command that has one."""
         self._tell = tell
 
     def apply(self, index: int, command: bytes) -> bytes:
-        """Apply one committed command."""
+        """Apply one committed command; return its encoded response."""
         envelope = codec.decode_envelope(command)
         applied = apply(self.image, index, envelope)
         self.image = applied.image
         if isinstance(envelope.command, CheckImage):
-            # Even if the command was refused: the log decides where marks are, not this image.
+            # Keep the mark even if the command was refused: the marks must be the same on all nodes.
             comparison = self.marks.take(envelope.command, applied.image)
             if comparison is not None:
                 self._compare(comparison)
@@ -71,18 +71,18 @@ class MetadataMachine:
             self._on_change()
 
     def snapshot(self) -> Callable[[], Iterable[bytes]]:
-        """Return a function that packs the image. The image is immutable, so a reference is a snapshot."""
+        """Return a function that packs the present image. The image is immutable, so a reference to it suffices."""
         image = self.image
         return lambda: codec.encode_image(image)
 
     def restore(self, chunks: Iterable[bytes]) -> None:
-        """Replace the image."""
+        """Replace the image by that of a snapshot."""
         self.image = codec.decode_image(chunks)
         self.marks.forget()
 
 
 class MetadataStore:
-    """The data loop's side: the image, its changes, proposals and barriers."""
+    """The replicated state for the data loop: the image, its changes, proposals and barriers."""
 
     def __init__(
         self,
@@ -104,7 +104,7 @@ class MetadataStore:
         self._slots = asyncio.Semaphore(UNDER_WAY_MAX)
         self._listeners: list[ImageListener] = []
         self._waiters: dict[asyncio.Future[None], None] = {}
-        """Woken in the order of arrival, so that a simulated run repeats."""
+        """The waiters in order of arrival, so that a simulated run repeats."""
         self._seen = machine.image
         self._told = machine.image
         self._is_scheduled = False
@@ -116,15 +116,16 @@ class MetadataStore:
 
     @property
     def image(self) -> Image:
-        """The newest image. Its listeners have been called, or are called before the loop's next turn ends."""
+        """The newest image. Its listeners have been called, or will be called in the loop's next turn."""
         return self._seen
 
     def listen(self, listener: ImageListener) -> None:
-        """Call ``listener`` on the data loop with each new image; intermediate images may be skipped."""
+        """Call ``listener`` on the data loop with each new image. If images follow quickly, some are skipped."""
         self._listeners.append(listener)
 
     def _on_applied(self) -> None:
-        # On the quorum's thread. A burst of commits is one callback: the flag is cleared before the image is read.
+        # On the quorum's thread. Many commits cause one callback, because ``_deliver`` clears the flag before it reads
+        # the image.
         if not self._is_scheduled:
             self._is_scheduled = True
             try:
@@ -133,7 +134,7 @@ class MetadataStore:
                 logger.debug("image changed after the loop was closed")
 
     def _deliver_soon(self) -> None:
-        # Responses were delivered just before this. Their callers resume first, and do not wait for the listeners.
+        # The quorum has just delivered responses. In this order their callers resume before the listeners are called.
         self._loop.call_soon(self._deliver)
 
     def _deliver(self) -> None:
@@ -146,7 +147,7 @@ class MetadataStore:
             for listener in self._listeners:
                 listener(image)
         except Exception as error:
-            # After such an error, half of this node would act on the new image, and half on the old one.
+            # A part of this node now uses the new image and another part the old one, so the node must stop.
             if self._on_failure is not None:
                 self._on_failure(error)
             raise
@@ -156,7 +157,7 @@ class MetadataStore:
                 waiter.set_result(None)
 
     async def changed(self, timeout_ms: float) -> bool:
-        """Wait for the next image; return False if the timeout passed first."""
+        """Wait for the next image; return False if the timeout passes first."""
         waiter: asyncio.Future[None] = self._loop.create_future()
         self._waiters[waiter] = None
         try:
@@ -169,7 +170,7 @@ class MetadataStore:
         return True
 
     async def wait_until(self, condition: Callable[[Image], bool], *, timeout_ms: float) -> bool:
-        """Wait until the image fulfils the condition; return False if the timeout passed first."""
+        """Wait until the image fulfils the condition; return False if the timeout passes first."""
         deadline = self._clock.now_ms() + timeout_ms
         while not condition(self.image):
             left = deadline - self._clock.now_ms()
@@ -179,21 +180,21 @@ class MetadataStore:
         return True
 
     async def barrier(self, *, timeout_ms: int) -> Image:
-        """Return an image that has every command committed before this call.
+        """Return an image with every command that was committed before this call.
 
         Raises:
             NoQuorumError: no majority responded in time.
         """
         index = await self.quorum.barrier(timeout_ms=timeout_ms)
-        # The barrier's own entry is not applied to the image, so the image may stay below its index.
+        # The barrier's own entry is not applied to the image. So the image may have a lower index than the barrier.
         del index
         self._deliver()
         return self.image
 
     async def current_image(self) -> Image:
-        """Return an image as ``barrier`` does; callers share barriers.
+        """Return an image as ``barrier`` does. Several callers share a barrier.
 
-        A caller that arrives during a barrier waits for the next one, because the present one started too early.
+        A caller that arrives during a barrier waits for the next one: the running one may have started too early.
 
         Raises:
             NoQuorumError: no majority responded in time.
@@ -202,14 +203,14 @@ class MetadataStore:
             await asyncio.wait([self._barrier])
         if self._barrier is None or self._barrier.done():
             self._barrier = asyncio.create_task(self.barrier(timeout_ms=BARRIER_MS))
-            # If all callers are gone, no caller reads the error of a failed barrier.
+            # If all callers are gone, read the error here: otherwise asyncio logs it as never retrieved.
             self._barrier.add_done_callback(lambda done: done.cancelled() or done.exception())
         return await asyncio.shield(self._barrier)
 
     def outlive_past_incarnations(self) -> None:
-        """Take an incarnation above the present one, and above every incarnation of this node in the image.
+        """Take a higher incarnation than the present one, and than every one of this node in the image.
 
-        Once a command proposed from now on is applied, earlier proposals are refused.
+        Once a command with the new incarnation is applied, all earlier proposals of this node are refused.
         """
         known = self._machine.image.proposers.get(self.node_id)
         past = self.incarnation if known is None else max(self.incarnation, known.incarnation)
@@ -219,16 +220,16 @@ class MetadataStore:
     async def propose(
         self, command: Command, *, timeout_ms: int, is_answer_first: bool = False
     ) -> object:
-        """Commit a command and return its response, once this node's image includes it.
+        """Commit a command and return its response, when this node's image includes the command.
 
-        If a response is lost, the command is proposed again under the same sequence, which is applied only once.
-        Listeners have been called with the image, too. With ``is_answer_first`` they are called after the caller's next
-        step, because their work may take a tenth of the time of a commit.
+        If a response is lost, the command is proposed again with the same sequence number, so it is applied only once.
+        When this returns, the listeners have been called with the image. With ``is_answer_first``, they are called
+        after the caller's next step, because their work may take a tenth of the time of a commit.
 
         Raises:
-            NoQuorumError: the command was certainly not applied.
-            FateUnknownError: whether the command was applied was not known in time.
-            FeatureLevelError: a node may be of a release that does not know the command, and would stop at it.
+            NoQuorumError: the command was not applied and will not be.
+            FateUnknownError: it did not become known in time whether the command was applied.
+            FeatureLevelError: some node may run a release that does not know the command, and would stop at it.
             MilenaError: the state machine refused the command with this error.
         """
         self._check_level(command)
@@ -246,7 +247,7 @@ class MetadataStore:
 
     async def _take_slot(self, timeout_ms: int) -> None:
         if not self._slots.locked():
-            # This does not wait, so it needs no timer, which is a tenth of a proposal's cost on this loop.
+            # Without a wait there is no need for a timer. A timer is a tenth of a proposal's cost on this loop.
             await self._slots.acquire()
             return
         try:
@@ -266,7 +267,7 @@ class MetadataStore:
             )
 
     def _principal(self, command: Command) -> str:
-        """Return the principal of an audited command; empty for other commands.
+        """Return the principal for the envelope of an audited command; empty for other commands.
 
         Also empty below ``audit.LEVEL``: nodes of an older release would stop at an envelope with a principal.
         """
@@ -274,7 +275,7 @@ class MetadataStore:
         return on_behalf.principal.get() if is_told else ""
 
     def _command_ms(self) -> WallMs:
-        """Return the time of a command. A clock that was not compared with the cluster's must not move applied time."""
+        """Return the time of a command. Do not use a clock that was not compared with the cluster's, if possible."""
         return self._clock.expiry_ms() or self._machine.image.now_ms or self._clock.wall_ms()
 
     async def _propose(self, command: Command, timeout_ms: int) -> bytes:
@@ -300,7 +301,7 @@ class MetadataStore:
                 await self._clock.sleep(SHORT_RETRY_MS)
                 continue
             except NoQuorumError:
-                # This try was not applied, but an earlier one may have been applied.
+                # This attempt was not applied, but an earlier one may have been.
                 if unknown is not None:
                     raise unknown from None
                 raise

@@ -1,4 +1,4 @@
-"""Topic configs for the data path: typed, and parsed once per change of a topic."""
+"""Topic configs for producing and reading: with types, and parsed only when a topic changes."""
 
 from milena.model.types import Codec
 from raft_meta.machine.image import Topic
@@ -15,13 +15,13 @@ _CODECS = {
 }
 
 _parsed: dict[str, tuple[Topic, TopicSettings]] = {}
-"""By topic id; a topic object never changes, so identity tells whether an entry is current."""
+"""Topic id → (topic, settings). Topic objects never change, so the entry is valid if the topic is the same object."""
 
 _PARSED_MAX = 10_000
 
 
 def topic_settings(topic: Topic) -> TopicSettings:
-    """Return the topic's settings in force."""
+    """Return the topic's settings that are in force."""
     found = _parsed.get(topic.topic_id)
     if found is not None and found[0] is topic:
         return found[1]
@@ -33,17 +33,17 @@ def topic_settings(topic: Topic) -> TopicSettings:
 
 
 def record_codec(settings: TopicSettings) -> Codec:
-    """Return the codec of batches that a node encodes itself, from JSON and base64 requests."""
+    """Return the codec for batches that a node encodes itself, from JSON and base64 requests."""
     return _CODECS[settings.compression_type]
 
 
 def stored_codec(settings: TopicSettings) -> Codec | None:
-    """Return the codec into which batches that clients encoded are converted; None: they stay unchanged."""
+    """Return the codec to which batches encoded by clients are converted; None: they are stored unchanged."""
     return None if settings.compression_type == "producer" else record_codec(settings)
 
 
 def log_config(settings: TopicSettings) -> LogConfig:
-    """Return the topic's settings for storage."""
+    """Return the topic's settings in the form that storage uses."""
     return LogConfig(
         segment_bytes=settings.segment_bytes,
         index_interval_bytes=settings.index_interval_bytes,
