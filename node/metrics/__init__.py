@@ -1,1 +1,1 @@
-"""Counts of a node, their form for Prometheus, and their last hour."""
+"""Counts of events on a node, their export to Prometheus, and their history of the last hour."""

@@ -1,4 +1,4 @@
-"""Counts of events on a node: plain integers that hot paths increment, on the data loop and without a lock."""
+"""Counts of events on a node: plain integers that frequent operations increment, on the data loop without a lock."""
 
 from bisect import bisect_left
 from dataclasses import dataclass, field
@@ -10,14 +10,14 @@ LATENCY_BOUNDS_MS = (1, 2, 5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10
 
 @dataclass(slots=True)
 class PartitionCounts:
-    """Traffic of one replica since the node started; its runner counts it."""
+    """Traffic of one replica since the node started. The replica's runner counts it."""
 
     records_in: int = 0
     """Records appended as leader."""
     bytes_in: int = 0
     """Bytes appended as leader, as stored."""
     records_out: int = 0
-    """Records read by clients: those of the batches in ``bytes_out``, from the requested offset on."""
+    """Records read by clients: the records of the batches in ``bytes_out``, from the requested offset on."""
     bytes_out: int = 0
     """Bytes read by clients, as stored."""
     replicated_bytes_in: int = 0
@@ -29,7 +29,7 @@ class PartitionCounts:
     def take(self) -> tuple[int, int, int, int] | None:
         """Return records in, bytes in, bytes out and records out since the last call; None if all are 0.
 
-        Only one part of the node may call this.
+        Each value is returned once, so only one part of the node may call this.
         """
         now = (self.records_in, self.bytes_in, self.bytes_out, self.records_out)
         if now == self._taken:
@@ -64,7 +64,7 @@ class CompactionCounts:
     dirty_bytes: int = 0
     """Bytes in closed segments of compacted topics that were not compacted at the last check."""
     last_run_ms: int = 0
-    """Wall clock at the end of the last run."""
+    """Wall clock in ms at the end of the last run."""
 
 
 @dataclass(slots=True)
@@ -75,10 +75,10 @@ class ScrubCounts:
     damages: int = 0
     """Segments in which damage was found."""
     held: int = 0
-    """Damaged copies that stay in service now, because they are the last in sync."""
+    """Number of damaged copies that are still in service, because no other copy is in sync."""
     passes: int = 0
     last_pass_ms: int = 0
-    """Wall clock at the end of the last complete pass."""
+    """Wall clock in ms at the end of the last complete pass."""
 
 
 @dataclass(slots=True)
@@ -87,36 +87,36 @@ class GroupCounts:
 
     heartbeats: int = 0
     rebalances: int = 0
-    """Rebalances: new assignments of partitions."""
+    """New assignments of partitions to members."""
     expired_members: int = 0
     commits: int = 0
-    """Commits of members and tools that were accepted."""
+    """Accepted commits, of members and of tools."""
     committed_offsets: int = 0
     commit_commands: int = 0
-    """Commands that carried these commits to the quorum."""
+    """Commands that brought these commits to the quorum."""
     expired_offsets: int = 0
     groups: int = 0
-    """Groups with members that are coordinated here now."""
+    """Present number of groups with members that this node coordinates."""
     members: int = 0
-    """Present members of these groups."""
+    """Present number of members of these groups."""
 
 
 @dataclass(slots=True)
 class TransactionCounts:
-    """Transactions since this node started: those it ended for clients, and those in partitions that it leads."""
+    """Transactions since this node started: those that it ended for clients, and those in partitions that it leads."""
 
     committed: int = 0
-    """Committed, in one request or for a client's session."""
+    """Commits, of single requests and of sessions."""
     aborted: int = 0
-    """Aborted, by request or because a part failed."""
+    """Aborts, because a client requested it or a part failed."""
     expired: int = 0
-    """Aborted as leader, because their timeout passed or their broker is gone."""
+    """Aborts by this node as a leader, because the timeout has passed or the broker is gone."""
     lost: int = 0
-    """Committed transactions of which a partition that is led here has no record."""
+    """Committed transactions of which a partition that this node leads lacks the records."""
     open: int = 0
-    """Transactions open now in partitions that are led here."""
+    """Present number of open transactions in partitions that this node leads."""
     late: int = 0
-    """Open transactions that are past their timeout."""
+    """Present number of open transactions whose timeout has passed."""
 
 
 @dataclass(slots=True)
@@ -138,24 +138,24 @@ class NodeCounts:
     isr_shrinks: int = 0
     isr_expands: int = 0
     leaders_taken: int = 0
-    """Partitions that this node started to lead."""
+    """How often this node became the leader of a partition."""
     truncations: int = 0
-    """Truncations of a follower's log to the leader's."""
+    """How often a follower's log was truncated, because it diverged from the leader's."""
     syncs: int = 0
     short_syncs: int = 0
-    """Syncs of little data, for which writers usually wait."""
+    """Syncs of little data. Usually writers wait for these."""
     forwarded_requests: int = 0
-    """Produce requests that were forwarded to the node that leads."""
+    """Produce requests that this node forwarded to the leader's node."""
     produce_refused: int = 0
-    """Appends refused with nothing written."""
+    """Appends that were refused; nothing was written."""
     fate_unknown: int = 0
-    """Appends whose result was not known in time."""
+    """Appends whose outcome was not known in time."""
     contained: ContainedErrors = field(default_factory=ContainedErrors)
     """Unexpected errors that the node survived."""
     commit_ms: LatencyCounts = field(default_factory=LatencyCounts)
-    """Time from the append until the high watermark passes it, for acks=all."""
+    """Time in ms from the append of a batch with acks=all until the high watermark passes it."""
     sync_ms: LatencyCounts = field(default_factory=LatencyCounts)
-    """Time of one sync of a log to the disk."""
+    """Time in ms of one sync of a log to the disk."""
     compaction: CompactionCounts = field(default_factory=CompactionCounts)
     groups: GroupCounts = field(default_factory=GroupCounts)
     kafka: KafkaCounts = field(default_factory=KafkaCounts)

@@ -1,7 +1,7 @@
 """Metrics of a node in Prometheus' format. The API counts its requests itself.
 
-Hot paths increment plain integers (``node.metrics.counts``); all other values are read at each scrape. Each node has
-its own registry and nothing is global, so that a test may run several nodes in one process.
+Frequent operations increment plain integers (``node.metrics.counts``). All other values are read at each scrape. Each
+node has its own registry, and there is no global one. So a test may run several nodes in one process.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -34,11 +34,12 @@ from raft_meta.machine.image import Image
 from raft_meta.machine.topics.configs import min_insync
 
 RATE_WINDOW_MS = 10_000
-"""Window of rates. A rate covers the last one to two windows, or the time since the last reading if that is longer."""
+"""Window of rates in ms. A rate covers the last one or two windows. If the last reading is older, it covers the time
+since then."""
 PARTITION_LABELS = ("topic", "partition")
 GROUP_LABELS = ("group", *PARTITION_LABELS)
 GROUP_PARTITIONS_MAX = 10_000
-"""Partitions of groups whose lags a node exports, those with the largest lags. The sums of a group have all of them."""
+"""Largest number of lags that a node exports for single partitions; the largest lags come first. Sums contain all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,20 +58,20 @@ class ReplicaSample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSample:
-    """The committed offset of a group in a partition that is led here, when it was last looked at."""
+    """The committed offset of a group in a partition that this node leads, at the last sample."""
 
     group: str
     topic: str
     partition: int
     committed_offset: int
     lag: int | None
-    """None: not known."""
+    """None: unknown."""
     lag_ms: float | None
-    """How long the first unread record has been there. None: not known, or the lag is not known."""
+    """How long the first unread record has been committed, in ms; None if this or the lag is unknown."""
 
 
 class DiskSpace(Protocol):
-    """The file system of the data directory; both methods raise ``DiskFailedError``."""
+    """The file system of the data directory. Both methods may raise ``DiskFailedError``."""
 
     def free_bytes(self) -> int:
         """Return the space that the node may still use."""
@@ -80,7 +81,7 @@ class DiskSpace(Protocol):
 
 
 class NodeMetrics:
-    """The registry of one node."""
+    """The metrics of one node."""
 
     def __init__(
         self,
@@ -118,7 +119,7 @@ class NodeMetrics:
     def render(self, has_partitions: bool = True) -> bytes:
         """Return the metrics in Prometheus' text format.
 
-        ``has_partitions``: with the metrics of each replica, and of each group in each partition.
+        ``has_partitions``: include the metrics of each replica, and of each group in each partition.
         """
         return generate_latest(self._whole if has_partitions else self._brief)
 
@@ -132,7 +133,7 @@ def _counter(name: str, doc: str, value: float) -> Metric:
 
 
 class _ImageCollector(Collector):
-    """The replicated state as this node knows it."""
+    """Metrics of the replicated state, from this node's image."""
 
     def __init__(
         self, node_id: int, image: Callable[[], Image], is_ready: Callable[[], bool]
@@ -192,7 +193,7 @@ class _ImageCollector(Collector):
 
 
 class _QuorumCollector(Collector):
-    """The metadata quorum as this node sees it."""
+    """Metrics of the metadata quorum as this node sees it."""
 
     def __init__(self, quorum: Callable[[], QuorumStatus]) -> None:
         self._quorum = quorum
@@ -231,7 +232,7 @@ _REPLICA_COUNTERS: tuple[tuple[str, str, Callable[[PartitionCounts], int]], ...]
 
 
 class _ReplicaCollector(Collector):
-    """Local replicas: their positions, their traffic, and its rates."""
+    """Metrics of local replicas: their positions, their traffic, and rates of the traffic."""
 
     def __init__(self, replicas: Callable[[], Iterable[ReplicaSample]], clock: Clock) -> None:
         self._replicas = replicas
@@ -263,7 +264,7 @@ class _ReplicaCollector(Collector):
 
 
 class _GroupSumCollector(Collector):
-    """The lag of each group over the partitions that are led here."""
+    """The lag of each group, summed up over the partitions that this node leads."""
 
     def __init__(self, groups: Callable[[], Sequence[GroupSample]]) -> None:
         self._groups = groups
@@ -294,7 +295,7 @@ class _GroupSumCollector(Collector):
 
 
 class _GroupCollector(Collector):
-    """Lag and committed offset of each group in each partition that is led here, the largest lags first."""
+    """Lag and committed offset of each group in each partition that this node leads, the largest lags first."""
 
     def __init__(self, groups: Callable[[], Sequence[GroupSample]]) -> None:
         self._groups = groups
@@ -340,16 +341,16 @@ class Rates:
         ] = {}
 
     def keep(self, keys: set[tuple[str, str]]) -> None:
-        """Forget all other keys."""
+        """Forget all keys except these."""
         for key in self._readings.keys() - keys:
             del self._readings[key]
 
     def observe(self, key: tuple[str, str], name: str, count: int, now_ms: MonotonicMs) -> float:
-        """Take a reading; return the increase per second since the older reading that is kept."""
+        """Take a reading; return the increase per second since an older reading."""
         readings = self._readings.setdefault(key, {})
         old_ms, old, new_ms, new = readings.get(name, (now_ms, count, now_ms, count))
         if count < new:
-            # A counter that fell belongs to a replica that was opened again.
+            # If a counter fell, the replica was closed and opened again.
             old_ms, old, new_ms, new = now_ms, count, now_ms, count
         if now_ms - new_ms >= RATE_WINDOW_MS:
             old_ms, old, new_ms, new = new_ms, new, now_ms, count
@@ -358,7 +359,7 @@ class Rates:
 
 
 class _DiskCollector(Collector):
-    """Size and free room of the disk; no metric while they are not known."""
+    """Size and free space of the disk; no metrics while they are unknown."""
 
     def __init__(self, directory: DiskSpace) -> None:
         self._directory = directory
@@ -375,7 +376,7 @@ class _DiskCollector(Collector):
 
 
 class _CertificateCollector(Collector):
-    """The end of the certificates in use; no sample without TLS."""
+    """When the certificates in use expire; no metrics without TLS."""
 
     def __init__(self, expiry_s: Callable[[], Mapping[str, float]]) -> None:
         self._expiry_s = expiry_s
@@ -392,7 +393,7 @@ class _CertificateCollector(Collector):
 
 
 class _ClockCollector(Collector):
-    """The machine's wall clock beside the cluster's time."""
+    """How the machine's wall clock compares with the cluster's time."""
 
     def __init__(self, clock: ClusterClock) -> None:
         self._clock = clock
@@ -419,7 +420,7 @@ class _ClockCollector(Collector):
 
 
 class _CountsCollector(Collector):
-    """Counts of this node."""
+    """Metrics from the counts of this node."""
 
     def __init__(self, counts: NodeCounts) -> None:
         self._counts = counts

@@ -1,10 +1,11 @@
-"""The last hour of a node, in its memory: its traffic, its latencies, and the lag of groups.
+"""The history of a node's last hour, in memory: its traffic, its latencies, and the lag of groups.
 
-Pure: ``node.services.history`` reads replicas and offsets every ``STEP_MS`` and passes the values. A node reports the
-partitions that it leads. The numbers of a topic or group are the sums over all leaders. Lag is that of committed
-offsets, which every node's image has. So no node sends a request while no client views the history.
+Pure: ``node.services.history`` reads replicas and offsets every ``STEP_MS`` and passes the values. Each node keeps the
+values of the partitions that it leads. For a topic or group, the values of all nodes are summed up. Lag is computed
+from committed offsets, and every node's image has these. So no calls between nodes are needed until a client requests
+the history.
 
-Bounds: the series have ``SERIES_BYTES_MAX``; the busiest partitions take less than the rest of ``BYTES_MAX``.
+Limits: the series take at most ``SERIES_BYTES_MAX``; the busiest partitions take less than the rest of ``BYTES_MAX``.
 """
 
 import heapq
@@ -24,9 +25,9 @@ from raft_meta.machine.image import PartitionKey
 BYTES_MAX = 8 << 20
 SERIES_BYTES_MAX = 6 << 20
 BUSIEST_MAX = 256
-"""Partitions that are kept of one reading: so many by incoming traffic, and as many by outgoing traffic."""
+"""Number of partitions that are kept of one reading: so many by incoming traffic, and so many by outgoing traffic."""
 BUSY_LOOKS = 60_000 // STEP_MS
-"""Readings over which the busiest partitions are determined: one minute."""
+"""Number of readings over which the busiest partitions are determined: one minute."""
 
 TRAFFIC = (
     "records_in_per_second",
@@ -42,7 +43,7 @@ _GROUP = "group"
 
 
 class PartitionTraffic(NamedTuple):
-    """Traffic since the last reading, or per second; fields in the order of ``TRAFFIC``."""
+    """Traffic since the last reading, or per second. The fields have the order of ``TRAFFIC``."""
 
     records_in: float = 0
     bytes_in: float = 0
@@ -54,7 +55,7 @@ class PartitionTraffic(NamedTuple):
         return PartitionTraffic(*map(add, self, other))
 
     def per_second(self, ms: float) -> "PartitionTraffic":
-        """Return the traffic of ``ms`` milliseconds as a rate per second."""
+        """Return this traffic of ``ms`` milliseconds as a rate per second."""
         return PartitionTraffic(*(amount * 1000 / ms for amount in self))
 
 
@@ -63,51 +64,51 @@ _NONE = PartitionTraffic()
 
 @dataclass(slots=True)
 class NodeLook:
-    """One reading of a node's replicas and groups, which may take several turns of the loop."""
+    """One reading of a node's replicas and groups. It may take several turns of the loop."""
 
     stored_bytes: int = 0
     stored: dict[str, int] = field(default_factory=dict)
-    """Stored bytes of replicas, by topic."""
+    """Topic id → bytes of its replicas on this node."""
     disk_free_bytes: float = math.nan
     partitions: dict[PartitionKey, PartitionTraffic] = field(default_factory=dict)
-    """Partitions with traffic."""
+    """Partition → traffic, for partitions with traffic."""
     topics: dict[str, PartitionTraffic] = field(default_factory=dict)
-    """Sums of ``partitions``, by topic."""
+    """Topic id → sum of ``partitions``."""
     lags: dict[str, float] = field(default_factory=dict)
-    """Lag of groups that are behind, over partitions that are led here. It is infinite, as is each sum with it, if a
-    partition's lag is not known."""
+    """Group → its lag in the partitions that this node leads, for groups that are behind. If the lag in one partition
+    is unknown, the sum is infinite."""
 
     def add_replica(self, key: PartitionKey, counts: PartitionCounts, stored_bytes: int) -> None:
-        """Add the stored bytes and the traffic of a replica of this node."""
+        """Add the size and the traffic of one replica on this node."""
         self.stored_bytes += stored_bytes
         self.stored[key[0]] = self.stored.get(key[0], 0) + stored_bytes
         if (taken := counts.take()) is not None:
             self.add_traffic(key, PartitionTraffic(*taken))
 
     def add_traffic(self, key: PartitionKey, traffic: PartitionTraffic) -> None:
-        """Add the traffic of a replica."""
+        """Add the traffic of one replica."""
         self.partitions[key] = traffic
         self.topics[key[0]] = self.topics.get(key[0], _NONE).plus(traffic)
 
     def add_lag(self, group: str, lag: int | None) -> None:
-        """Add the lag of a group in a partition that is led here; None: not known."""
+        """Add the lag of a group in a partition that this node leads; None if unknown."""
         if lag != 0:
             self.lags[group] = self.lags.get(group, 0) + (math.inf if lag is None else lag)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToldHistory:
-    """A node's history of itself, of a topic or of a group: series by name, the latest point last."""
+    """A node's history of itself, of a topic or of a group: series by name, the latest value last."""
 
     end_slot: int
     series: Mapping[str, Floats]
     busiest: Sequence[tuple[PartitionKey, PartitionTraffic]]
-    """Rates of partitions that are led here."""
+    """Rates of the busiest partitions on this node."""
     left_out: int
 
 
 class History:
-    """The last hour. Owned by the data loop."""
+    """The history of the last hour. Owned by the data loop."""
 
     def __init__(self, counts: NodeCounts) -> None:
         self._commit = _Quantile(counts.commit_ms)
@@ -120,14 +121,14 @@ class History:
 
     @property
     def size_bytes(self) -> int:
-        """Estimated bytes of the series."""
+        """Estimated size of the series in bytes."""
         return self._store.size_bytes
 
     def add(self, slot: int, look: NodeLook, elapsed_ms: float) -> None:
-        """Record a reading taken ``elapsed_ms`` after the previous one; skip it if its slot has a reading already.
+        """Record a reading that was taken ``elapsed_ms`` after the previous one. Skip it if its slot has one already.
 
-        A clock that is set back leaves a gap until it reaches its former time again. If it is set back by more than the
-        history holds, a new history starts.
+        If the clock is set back, no readings are recorded until it reaches its former time again. If it is set back by
+        more than an hour, a new history starts.
         """
         if self._own is not None and slot <= self._own.last_slot - POINTS:
             self._own, self._store = None, SeriesStore(SERIES_BYTES_MAX)
@@ -156,7 +157,7 @@ class History:
         return self._told({} if self._own is None else _columns(self._own, NODE, self._end))
 
     def of_topic(self, topic_id: str) -> ToldHistory:
-        """Return this node's history of a topic."""
+        """Return this node's part of a topic's history."""
         told = self._told(self._subject((_TOPIC, topic_id), TRAFFIC))
         busiest = [row for row in told.busiest if row[0][0] == topic_id]
         return ToldHistory(
@@ -164,7 +165,7 @@ class History:
         )
 
     def of_group(self, group: str) -> ToldHistory:
-        """Return the history of a group's lag in partitions that this node leads."""
+        """Return the history of a group's lag in the partitions that this node leads."""
         told = self._told(self._subject((_GROUP, group), GROUP))
         return ToldHistory(
             end_slot=told.end_slot, series=told.series, busiest=(), left_out=told.left_out
@@ -185,7 +186,7 @@ class History:
     def _subject(self, subject: tuple[str, str], names: Sequence[str]) -> Mapping[str, Floats]:
         if self._own is None:
             return {}
-        # The values of slots without a reading are unknown.
+        # Slots without a reading have no known values.
         looked = self._own.column(NODE.index("stored_bytes"), self._end, absent=math.nan)
         ring = self._store.find(subject) or Ring(len(names), self._end)
         columns = _columns(ring, names, self._end, absent=0.0)
@@ -221,14 +222,14 @@ def _busiest_of(
 
 
 class _Quantile:
-    """The 99th percentile of a histogram since the last reading, assuming an even spread within its bucket."""
+    """The 99th percentile of a histogram since the last reading. Within a bucket, an even distribution is assumed."""
 
     def __init__(self, counts: LatencyCounts) -> None:
         self._counts = counts
         self._before = list(counts.buckets)
 
     def take(self) -> float:
-        """Return the percentile in milliseconds since the last call; NaN without observations."""
+        """Return the percentile in ms of the observations since the last call; NaN if there were none."""
         now = list(self._counts.buckets)
         new = [count - before for count, before in zip(now, self._before, strict=True)]
         self._before = now

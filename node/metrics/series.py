@@ -1,8 +1,9 @@
-"""Numbers of many subjects over the last hour, within a bound of bytes. Pure: uses neither clocks nor nodes.
+"""Numbers of many subjects (topics, groups) over the last hour, within a limit of bytes. Pure: uses no clocks.
 
-Time has slots of ``STEP_MS`` of the wall clock, so that the numbers of several nodes can be combined. A quiet subject
-costs nothing: a missing number is 0, and a subject that was quiet for an hour is forgotten. If there is no room for a
-new subject, the one that was quiet for longest is removed. If all are busy, the new subject is left out and counted.
+Time is divided into slots of ``STEP_MS`` of the wall clock, so that the numbers of several nodes can be combined. A
+subject without numbers costs nothing: a missing number is 0, and after an hour without numbers the subject is removed.
+If there is no room for a new subject, the subject without numbers for the longest time is removed. If all subjects
+have recent numbers, the new one is left out and counted.
 """
 
 import sys
@@ -14,13 +15,13 @@ Floats: TypeAlias = "array[float]"
 
 STEP_MS = 10_000
 POINTS = 360
-"""One hour."""
+"""Number of slots in an hour."""
 _ENTRY_BYTES = 300
-"""Bytes of a subject without its name and numbers: its objects, and its entry in the dictionary."""
+"""Bytes for a subject in addition to its name and numbers: its objects, and its entry in the dictionary."""
 
 
 class Ring:
-    """``width`` numbers for each of the last ``POINTS`` slots, as floats of 4 bytes: seven digits. Slots only grow."""
+    """``width`` numbers for each of the last ``POINTS`` slots, as floats of 4 bytes (seven digits). Slots only grow."""
 
     __slots__ = ("_values", "last_slot", "width")
 
@@ -30,7 +31,7 @@ class Ring:
         self._values = array("f", (absent,)) * (POINTS * width)
 
     def put(self, slot: int, values: Sequence[float], *, absent: float = 0.0) -> None:
-        """Store the numbers of a slot; skipped slots since the last one get ``absent``."""
+        """Store the numbers of a slot. Slots that were skipped since the last one get ``absent``."""
         assert slot >= self.last_slot, (slot, self.last_slot)
         nothing = array("f", (absent,)) * self.width
         for missed in range(max(self.last_slot + 1, slot - POINTS + 1), slot):
@@ -39,7 +40,7 @@ class Ring:
         self.last_slot = slot
 
     def column(self, index: int, end_slot: int, *, absent: float = 0.0) -> Floats:
-        """Return one of the numbers for each slot of the hour that ends with ``end_slot``, inclusive."""
+        """Return one of the numbers for each slot of the hour that ends with ``end_slot`` (inclusive)."""
         found = array("f", (absent,)) * POINTS
         first = end_slot - POINTS + 1
         for slot in range(
@@ -54,11 +55,11 @@ class Ring:
 
 
 class SeriesStore:
-    """Rings by subject. Invariants: their estimated size is at most ``bytes_max``; the longest quiet ones are first."""
+    """Rings by subject, at most ``bytes_max`` in total (estimated). The subject updated longest ago comes first."""
 
     def __init__(self, bytes_max: int) -> None:
         self.left_out = 0
-        """Number of subjects for which there was no room in the last slot."""
+        """Number of subjects for which there was no room in the present slot."""
         self.size_bytes = 0
         self._bytes_max = bytes_max
         self._rings: dict[tuple[str, str], Ring] = {}
@@ -67,7 +68,7 @@ class SeriesStore:
         return len(self._rings)
 
     def begin(self, slot: int) -> None:
-        """Start a slot: forget the subjects that were quiet for an hour."""
+        """Start a slot: remove the subjects that have had no numbers for an hour."""
         self.left_out = 0
         while self._rings:
             subject, ring = next(iter(self._rings.items()))
@@ -76,7 +77,7 @@ class SeriesStore:
             self._drop(subject, ring)
 
     def put(self, slot: int, subject: tuple[str, str], values: Sequence[float]) -> None:
-        """Store the numbers of a subject that is not quiet."""
+        """Store the numbers of a subject that are not all 0."""
         ring = self._rings.pop(subject, None)
         if ring is None:
             cost = _cost(subject, len(values))
@@ -89,7 +90,7 @@ class SeriesStore:
         self._rings[subject] = ring
 
     def find(self, subject: tuple[str, str]) -> Ring | None:
-        """Return the subject's ring; None if it was quiet for an hour, or left out."""
+        """Return the subject's ring; None if it has had no numbers for an hour, or was left out."""
         return self._rings.get(subject)
 
     def _make_room(self, wanted: int, slot: int) -> bool:
