@@ -1,1 +1,1 @@
-"""The process of a node: its clock, logs, certificates, memory and descriptors; several processes for development."""
+"""The process of a node: its clock, logs, certificates, memory and descriptors; several nodes for development."""

@@ -5,10 +5,10 @@ from node.config.options import NodeConfig
 
 
 def announcement(config: NodeConfig, url: str) -> str:
-    """Return the node's URL, its data directory, and the next commands to type.
+    """Return the node's URL, its data directory, and commands to try next.
 
-    If the cluster has users, the commands sign in as the first one. If it creates no topic by itself, the first command
-    creates one.
+    If the cluster has users, the commands sign in as the first user. If nodes do not create topics by themselves, the
+    first command creates one.
     """
     curl = f"curl --cacert {config.tls_cert_file}" if config.has_api_tls else "curl"
     milena = f"milena --url {url}"

@@ -1,10 +1,12 @@
-"""Processors that stay awake while clients write, if the operator asks for it (``cpu_awake_ms``).
+"""Keeps processors awake while clients write, if the operator asks for it (``cpu_awake_ms``).
 
-A processor without work is halted. Waking it takes tens of microseconds if the hypervisor does it. One write with
-acks=all waits for five such wakes in sequence, which can take longer than the work of the write. Linux has a bound on
-the time that a processor may take to wake (PM QoS): while a process holds ``/dev/cpu_dma_latency`` open with 0 in it,
-no processor of the machine is halted. Idle processors then wait in a loop. That takes power, and time of other users of
-the processors, so the bound is held only from a write until some time after the last one.
+A processor without work is halted. If a hypervisor has to wake it, this takes tens of microseconds. A write with
+acks=all waits for five such wakes, one after the other. Together they can take longer than the work of the write.
+
+Linux has a limit on the time that a processor may take to wake (PM QoS). While a process holds ``/dev/cpu_dma_latency``
+open with the value 0, no processor of the machine is halted. Idle processors then wait in a loop. This uses power, and
+takes processor time from other users of the machine. So the limit is held only from a write until some time after the
+last write.
 """
 
 import asyncio
@@ -19,17 +21,17 @@ logger = logging.getLogger(__name__)
 DEVICE = "/dev/cpu_dma_latency"
 
 _AWAKE = struct.pack("=i", 0)
-"""The bound, in microseconds."""
+"""The limit of 0 microseconds."""
 _NO_BOUND = struct.pack("=i", -1)
 
 
 class Awake:
-    """Holds the bound from a write until no write came for ``hold_ms`` to twice that. Runs on the data loop."""
+    """Holds the limit from a write until there was no write for ``hold_ms`` to twice that. Runs on the data loop."""
 
     def __init__(
         self, hold_ms: int, *, loop: asyncio.AbstractEventLoop, device: str = DEVICE
     ) -> None:
-        """Open the device, without a bound.
+        """Open the device, without a limit.
 
         Raises:
             StartupError: the device is missing, or this process may not open it.
@@ -48,7 +50,7 @@ class Awake:
         self._set(_NO_BOUND)
 
     def on_write(self) -> None:
-        """Note that a client writes, and hold the bound: other nodes may wait for this one soon."""
+        """Note that a client writes, and hold the limit, because other nodes may soon wait for this one."""
         self._is_wanted = True
         if self._timer is None:
             self._set(_AWAKE)
@@ -63,14 +65,14 @@ class Awake:
             self._set(_NO_BOUND)
 
     def _set(self, bound: bytes) -> None:
-        # The device has no position: each write replaces the bound. If it fails, the client's write must not fail.
+        # The device has no position: each write replaces the limit. If this fails, the client's write must not fail.
         try:
             os.write(self._descriptor, bound)
         except OSError as error:
             logger.warning("processors are not kept awake: %s", error)
 
     def close(self) -> None:
-        """Close the device. The bound ends with the descriptor, so processors may be halted again."""
+        """Close the device. This ends the limit, so processors may be halted again."""
         if self._timer is not None:
             self._timer.cancel()
         os.close(self._descriptor)

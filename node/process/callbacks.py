@@ -1,4 +1,4 @@
-"""Contains errors of the event loop's callbacks."""
+"""Reports unexpected errors of the event loop's callbacks."""
 
 import asyncio
 from typing import Any
@@ -8,10 +8,10 @@ from milena.model.errors import MilenaError
 
 
 def contain_callbacks(loop: asyncio.AbstractEventLoop, contained: ContainedErrors) -> None:
-    """Report unexpected errors of callbacks, also of a ``Pending``, and of tasks that were not awaited.
+    """Report unexpected errors of callbacks (also of a ``Pending``) and of tasks that were not awaited.
 
-    Only this handler reports them. The loop continues after such an error in any case. Broken connections and expected
-    errors are logged as the loop does by default.
+    Only this handler reports them. The loop goes on after such an error in any case. Broken connections and expected
+    errors are logged in the loop's default way.
     """
 
     def on_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

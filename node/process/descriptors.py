@@ -1,16 +1,16 @@
-"""The limit of a node's open files: it is raised as far as the system allows, and divided.
+"""The limit of a node's open files: raises it as far as the system allows, and divides it.
 
-Storage comes first: a log that cannot open a segment stops its node. Clients get the rest.
+Storage has priority, because a log that cannot open a segment stops its node. Clients get at most half of the rest.
 """
 
 import resource
 
 PEERS_AND_RAFT = 512
-"""Descriptors for peers, the Raft directory, and libraries."""
+"""Number of descriptors for peers, the Raft directory and libraries."""
 
 
 def raise_limit() -> int:
-    """Raise the soft limit to the hard one; return it."""
+    """Raise the soft limit to the hard limit; return it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -18,7 +18,7 @@ def raise_limit() -> int:
 
 
 def affordable_connections(wanted: int, limit: int) -> int:
-    """Return the wanted number of client connections, but at most half of the remaining descriptors."""
+    """Return how many client connections the node may have: ``wanted``, but at most half of the other descriptors."""
     if limit == resource.RLIM_INFINITY:
         return wanted
     return max(min(wanted, (limit - PEERS_AND_RAFT) // 2), 1)

@@ -1,7 +1,7 @@
-"""``milena dump``: the contents of a segment's file or a replica's folder, as they are on a node's disk.
+"""``milena dump``: shows the content of a segment's file or of a replica's folder, as it is on a node's disk.
 
-It opens files only for reading, takes no lock and needs no node. It may read the folder of a running node, a copy, or
-the rest of a broken disk. Of a segment that is being written, it shows the bytes at that moment.
+The command opens files only for reading, takes no lock and needs no node. It may read the folder of a running node, a
+copy, or what is left of a broken disk. If a segment is being written, it shows the bytes that are there at that moment.
 """
 
 import base64
@@ -25,12 +25,12 @@ from storage.segments.segment import LOG_SUFFIX, parse_offset_name
 
 EXIT_DAMAGED = 1
 _HEAD_BYTES = 64 << 10
-"""Bytes that are read to get a header and its extensions."""
+"""Number of bytes that are read to get a header with its extensions."""
 _ZEROS_BYTES = 1 << 20
 
 
 class SegmentBytes:
-    """A segment's file, opened only for reading. A context manager."""
+    """A segment's file that is opened only for reading. A context manager."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -49,11 +49,11 @@ class SegmentBytes:
         self._file.close()
 
     def read(self, position: int, length: int) -> bytes:
-        """Read bytes from a position on; fewer at the end of the file."""
+        """Read ``length`` bytes at a position; fewer at the end of the file."""
         return os.pread(self._file.fileno(), length, position)
 
     def is_zero_from(self, position: int) -> bool:
-        """Return whether only zeros follow: preallocated room that was never written."""
+        """Return whether only zeros follow: preallocated space that was never written."""
         while position < self.size:
             if self.read(position, _ZEROS_BYTES).strip(b"\0"):
                 return False
@@ -63,7 +63,7 @@ class SegmentBytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredBatch:
-    """A batch with a sound header. ``data`` None, with the reason: the rest of the batch is damaged or missing."""
+    """A batch with a valid header. If the rest is damaged or missing, ``data`` is None and ``damage`` says why."""
 
     position: int
     header: BatchHeader
@@ -73,7 +73,7 @@ class StoredBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentEnd:
-    """The position at which a walk over a segment ended. ``damage`` is empty if only zeros, or nothing, follow."""
+    """The position at which ``walk`` ended. ``damage`` is empty if only zeros, or nothing, follow."""
 
     position: int
     unread_bytes: int
@@ -81,7 +81,7 @@ class SegmentEnd:
 
 
 def walk(segment: SegmentBytes) -> Iterator[StoredBatch | SegmentEnd]:
-    """Yield every batch up to the first invalid header, and then the end."""
+    """Yield every batch up to the first invalid header; then yield the end."""
     position = 0
     while position < segment.size:
         head = segment.read(position, _HEAD_BYTES)
@@ -145,10 +145,10 @@ def dump(
 
 
 def segments_in(path: str) -> Sequence[str]:
-    """Return the file itself, or the segments of a folder in the order of their offsets.
+    """Return the file itself, or the segments of a folder in order of their offsets.
 
     Raises:
-        click.ClickException: a folder without segments.
+        click.ClickException: the folder has no segments.
     """
     if not os.path.isdir(path):
         return [path]
@@ -163,7 +163,7 @@ def segments_in(path: str) -> Sequence[str]:
 
 
 class DumpReport:
-    """The output, and whether everything in it was sound."""
+    """Writes the output. ``is_damaged``: whether any check has failed."""
 
     def __init__(
         self, *, offset: int, batches_left: int | None, is_showing_records: bool, is_json: bool
@@ -254,7 +254,7 @@ def _record_line(
     value: bytes | None,
     headers: Headers | None,
 ) -> bytes:
-    """Return a record as ``milena consume --format json`` does. Bytes that are not UTF-8 are base64, and marked."""
+    """Return a record in the form of ``milena consume --format json``. Bytes that are not UTF-8 become base64."""
     fields: dict[str, object] = {
         "offset": offset,
         "timestamp": timestamp_ms,

@@ -1,6 +1,7 @@
-"""Fetches a small document over HTTPS, from an address that only the operator can set.
+"""Fetches a small document over HTTPS. Only the operator can set its address.
 
-It follows no redirect, uses no proxy of the environment, decompresses nothing, and reads at most the given bytes.
+The fetch follows no redirect, uses no proxy from the environment, decompresses nothing, and reads a limited number of
+bytes.
 """
 
 import ssl
@@ -25,7 +26,7 @@ async def fetch(
     """Return the document. ``tls`` None: trust the system's authorities, or those in ``SSL_CERT_FILE``.
 
     Raises:
-        FetchError: a response other than 200, one that is too large, or none within the timeout.
+        FetchError: the response is not 200, is too large, or did not arrive within the timeout.
     """
     try:
         async with (

@@ -1,4 +1,4 @@
-"""Keep background work going: an unexpected error in it is reported, and the work starts again after a pause."""
+"""Keeps background work running. If an unexpected error ends it, the work starts again after a pause."""
 
 from collections.abc import Awaitable, Callable
 
@@ -11,7 +11,7 @@ from node.config.budgets import LASTING_RETRY_MS
 async def keep_going(
     name: str, work: Callable[[], Awaitable[None]], *, clock: Clock, contained: ContainedErrors
 ) -> None:
-    """Run ``work`` until it returns; start it again if an unexpected error ends it.
+    """Run ``work`` until it returns. If an unexpected error ends it, report the error, pause, and start it again.
 
     Raises:
         StartupError, DiskFailedError: the node must stop.

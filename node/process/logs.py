@@ -1,7 +1,7 @@
-"""Log lines as ``key=value`` text or as JSON, one a line, on standard error.
+"""Log lines as ``key=value`` text or as JSON, one per line, on standard error.
 
-A call site writes fixed text and then its fields: ``log.info("leader elected topic=%s partition=%d", ...)``. The text
-format keeps the line. In JSON the fixed text becomes ``event`` and each field a member, with its type.
+A call gives fixed text, then its fields: ``log.info("leader elected topic=%s partition=%d", ...)``. The text format
+keeps this line. In JSON, the fixed text becomes ``event``, and each field becomes a member with its type.
 """
 
 import logging
@@ -14,7 +14,7 @@ from typing import TextIO
 import orjson
 
 request_id: ContextVar[str] = ContextVar("request_id", default="")
-"""Id of the request in progress. The code that accepts a request sets it; it is kept across awaits and tasks."""
+"""The id of the present request. The code that accepts the request sets it; awaits and tasks keep it."""
 
 _FIELD = re.compile(r"(?P<name>\w+)=(?P<slot>%[-#0 +]*\d*(?:\.\d+)?[sdrfxgi])")
 _SLOT = re.compile(r"%(?:%|[-#0 +]*\d*(?:\.\d+)?[sdrfxgi])")
@@ -23,7 +23,7 @@ _fields_of: dict[str, tuple[str, tuple[str, ...]] | None] = {}
 
 
 def configure_logs(*, level: str, form: str, stream: TextIO | None = None) -> None:
-    """Send all log lines to one stream, in one form: ``text`` or ``json``. Replaces an earlier configuration."""
+    """Send all log lines to one stream, as ``text`` or as ``json``. This replaces an earlier configuration."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
@@ -33,7 +33,7 @@ class TextFormatter(logging.Formatter):
     """``2026-01-31T12:00:00.000Z info node.control.controller fixed text key=value``."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """One line, and a traceback below it when there is one."""
+        """Return one line, followed by a traceback if there is one."""
         line = f"{_time(record)} {record.levelname.lower()} {record.name} {_one_line(record.getMessage())}"
         if request := request_id.get():
             line += f" request_id={request}"
@@ -42,10 +42,10 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """A JSON object with ``time``, ``level``, ``logger``, ``event``, the fields, and any request id and traceback."""
+    """A JSON object with ``time``, ``level``, ``logger``, ``event`` and the fields; request id and traceback if any."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """One line, tracebacks included."""
+        """Return one line, including a traceback if there is one."""
         event, fields = _split(record)
         line: dict[str, object] = {
             "time": _time(record),
@@ -53,7 +53,7 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
             "event": event,
         }
-        # The names above win: a field must not be able to forge a level.
+        # The names above replace fields of the same name, so that a field cannot forge a level.
         line = {**fields, **line}
         if request := request_id.get():
             line["request_id"] = request
@@ -68,7 +68,7 @@ def _time(record: logging.LogRecord) -> str:
 
 
 def _one_line(text: str) -> str:
-    """Escape a text with unprintable characters, so that a client's text in a message cannot start a new line."""
+    """Escape a text that has unprintable characters, so that a client's text cannot start a new log line."""
     return text if text.isprintable() else text.encode("unicode_escape").decode("ascii")
 
 
@@ -82,7 +82,7 @@ def _trace(formatter: logging.Formatter, record: logging.LogRecord) -> str:
 
 
 def _split(record: logging.LogRecord) -> tuple[str, dict[str, object]]:
-    """Return the fixed text and the fields; the whole message if it has another form."""
+    """Return the fixed text and the fields; the whole message without fields, if it does not have this form."""
     template = _template(str(record.msg))
     args = record.args
     if template is None or not isinstance(args, tuple) or len(args) != len(template[1]):
@@ -104,7 +104,7 @@ def _template(message: str) -> tuple[str, tuple[str, ...]] | None:
 
 
 def _parse_template(message: str) -> tuple[str, tuple[str, ...]] | None:
-    """Return the fixed text and the keys; None without fields, or if a placeholder has another form than ``key=%s``."""
+    """Return the fixed text and the keys; None without fields, or if a placeholder is not of the form ``key=%s``."""
     fields = list(_FIELD.finditer(message))
     if not fields or len(fields) != len(_SLOT.findall(message)):
         return None

@@ -1,7 +1,7 @@
-"""TLS contexts from the files that the configuration names, and their renewal.
+"""Makes TLS contexts from the files that the configuration names, and renews them.
 
-Peers authenticate each other: each shows a certificate, and asks for one that the cluster's authority has signed. The
-dialer also checks that the certificate has the name or address that it dialled. Several threads may use a context.
+Peers authenticate each other: each shows a certificate, and requires one that the cluster's authority has signed. The
+dialer also checks that the certificate has the name or address that it dialled. Several threads may use one context.
 """
 
 import logging
@@ -51,17 +51,18 @@ class AnsweringObject(ssl.SSLObject):
 
 
 class RenewableContext(ssl.SSLContext):
-    """A context that passes each new connection to the newest context that was made of its files.
+    """A context that starts each new connection with the newest context made from its files.
 
-    A context accepts further authorities, but cannot lose one. So another context replaces it, with certificate, key
-    and authorities. The new context has no sessions or tickets of the old one: with those, a client whose authority was
-    removed could continue without showing its certificate again. Existing connections do not change.
+    OpenSSL can add authorities to a context, but cannot remove one. So a new context replaces the old one, with
+    certificate, key and authorities. The new context does not accept TLS sessions of the old one. Otherwise a client
+    whose authority was removed could resume a session without showing its certificate again. Connections that are open
+    do not change.
     """
 
     _newest: ssl.SSLContext | None = None
 
     def renew(self, newest: ssl.SSLContext) -> None:
-        """Use this context for new connections from now on."""
+        """Use the context ``newest`` for new connections from now on."""
         self._newest = newest
 
     def wrap_bio(
@@ -72,7 +73,7 @@ class RenewableContext(ssl.SSLContext):
         server_hostname: str | bytes | None = None,
         session: ssl.SSLSession | None = None,
     ) -> ssl.SSLObject:
-        """Start a connection. Both event loops that nodes use call this method, on both sides of a connection."""
+        """Start a connection. Both kinds of event loops that nodes use call this method, at both ends."""
         make = super().wrap_bio if self._newest is None else self._newest.wrap_bio
         found = make(incoming, outgoing, server_side, server_hostname, session)
         if isinstance(found, AnsweringObject):
@@ -82,14 +83,14 @@ class RenewableContext(ssl.SSLContext):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerTls:
-    """The two ends of a peer connection."""
+    """The contexts for the two ends of a peer connection."""
 
     server: RenewableContext
     client: RenewableContext
 
 
 def api_tls(config: NodeConfig) -> RenewableContext | None:
-    """Return the context for HTTPS of the API; None: plain HTTP.
+    """Return the context for HTTPS of the API; None if the API uses plain HTTP.
 
     Raises:
         StartupError: a file cannot be read, or has the wrong contents.
@@ -102,13 +103,13 @@ def api_tls(config: NodeConfig) -> RenewableContext | None:
     if config.tls_client_ca_file is not None and config.client_auth != "none":
         _trust(context, "tls_client_ca_file", config.tls_client_ca_file)
         if config.client_auth == "optional":
-            # A certificate is optional here, but one that is shown must be valid.
+            # The client may show no certificate. If it shows one, that must be valid.
             context.verify_mode = ssl.CERT_OPTIONAL
     return context
 
 
 def peer_tls(config: NodeConfig) -> PeerTls | None:
-    """Return the contexts for mutual TLS between nodes; None: no TLS.
+    """Return the contexts for mutual TLS between nodes; None if peers use no TLS.
 
     Raises:
         StartupError: a file cannot be read, or has the wrong contents.
@@ -125,11 +126,11 @@ def peer_tls(config: NodeConfig) -> PeerTls | None:
 
 
 class CertificateWatch:
-    """Loads renewed certificates and authorities without a restart: new connections use them, old ones continue.
+    """Loads renewed certificates and authorities without a restart. New connections use them; open ones do not change.
 
-    ``make`` creates all ``contexts`` again, in order, or raises ``StartupError``. ``maybe_reload`` is cheap and must be
-    called periodically; it compares the files' times and sizes. ``certificates`` are those of the files that have
-    certificates, by the name of the option; ``expiry_s`` is when those in use expire.
+    ``make``: makes all ``contexts`` again, in the same order, or raises ``StartupError``. ``certificates``: option →
+    file, for the files with certificates. ``expiry_s``: option → unix time at which the certificate in use expires.
+    Call ``maybe_reload`` periodically. It is cheap, because it compares only times and sizes of the files.
     """
 
     def __init__(
@@ -147,12 +148,12 @@ class CertificateWatch:
         self._seen = self._stamp()
 
     def maybe_reload(self) -> bool:
-        """Load the files if they changed. Files that do not fit (half written) are tried again at the next call."""
+        """Load the files if they changed. If they do not fit together (half written), try again at the next call."""
         stamp = self._stamp()
         if stamp is None or stamp == self._seen:
             return False
         try:
-            # All contexts are made before one is renewed: both ends must trust the same authority.
+            # Make all contexts before one is renewed: both ends of peer connections must trust the same authority.
             made = self._make()
         except StartupError as error:
             log.warning("certificate not taken file=%s error=%s", self._files[0], error.message)
@@ -206,11 +207,11 @@ def _named(**paths: Path | None) -> dict[str, Path]:
 
 
 def _expiries(certificates: Mapping[str, Path]) -> dict[str, float]:
-    """Return the unix time at which the first certificate of each file expires; files that cannot be read are left out.
+    """Return, for each file, the unix time at which its first certificate expires. Leave out files that are unreadable.
 
     A file may have a chain or several authorities. Clients and peers refuse a chain as soon as one part has expired.
     """
-    # Import it only if it is needed: nodes without TLS do not need a cryptography library.
+    # Import it here: nodes without TLS do not need a cryptography library.
     from cryptography import x509  # noqa: PLC0415
 
     found = {}
@@ -237,7 +238,7 @@ def _context(protocol: int, name: str, certificate: Path, key: Path) -> Renewabl
 
 
 def _trust(context: ssl.SSLContext, name: str, authority: Path) -> None:
-    """Make the context ask the other end for a certificate that the authority signed."""
+    """Require a certificate from the other end that the authority has signed."""
     try:
         context.load_verify_locations(cafile=authority)
     except OSError as error:
