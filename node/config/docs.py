@@ -1,4 +1,4 @@
-"""The generator of ``docs/configuration.md``: ``python -m node.config.docs > docs/configuration.md``."""
+"""Generates ``docs/configuration.md``: ``python -m node.config.docs > docs/configuration.md``."""
 
 import sys
 from dataclasses import MISSING, fields
@@ -63,7 +63,7 @@ Set them when you create the topic, or change them while it is in use. To change
 
 
 def default_text(name: str) -> str:
-    """Return a field's default as the documentation shows it."""
+    """Return an option's default as the page shows it."""
     meta = OPTIONS[name]
     if meta.default is not None:
         return meta.default
@@ -73,7 +73,7 @@ def default_text(name: str) -> str:
 
 
 def markdown() -> str:
-    """The whole page."""
+    """Return the whole page."""
     parts = [INTRODUCTION, EXAMPLE]
     for group, names in groupby(OPTIONS, key=lambda name: OPTIONS[name].group):
         parts.append(

@@ -1,8 +1,8 @@
-"""Kinds of configuration values: how each is parsed from text or TOML, which values are allowed, and how it is shown.
+"""Kinds of option values: how each is parsed from text or TOML, which values are allowed, and how it is shown.
 
-Every kind reads both the native TOML value and the text of an environment variable or flag. It raises ``ValueError``
-with a short reason, also for a value of the wrong type. ``node.config.sources`` adds the source, the name and the
-allowed range.
+Every kind accepts both the TOML value and the text of an environment variable or flag. It raises ``ValueError`` with a
+short reason, also if the value has the wrong type. ``node.config.sources`` adds the source, the name and the allowed
+values to the message.
 """
 
 import ipaddress
@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 
 class Address(NamedTuple):
-    """An address to listen on or to dial. ``host`` is a name or an IP address without brackets."""
+    """An address to listen on or to connect to. ``host``: a name, or an IP address without brackets."""
 
     host: str
     port: int
@@ -33,21 +33,21 @@ class Address(NamedTuple):
 
     @property
     def is_wildcard(self) -> bool:
-        """Whether the address means every interface. It can be listened on, but not dialled."""
+        """Whether the address means every interface. A node can listen on it, but cannot connect to it."""
         return self.host in {"0.0.0.0", "::"}  # noqa: S104 - compared, not bound
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptionKind:
-    """The parser of one kind of value. ``parse`` returns the typed value or raises ``ValueError``."""
+    """One kind of value. ``parse``: returns the typed value or raises ``ValueError``."""
 
     allowed: str
     """The allowed values, for messages and the documentation."""
     placeholder: str
-    """Name of the value in ``--help``."""
+    """The name of the value in ``--help``."""
     parse: Callable[[object], object]
     show: Callable[[object], str] = str
-    """The text form of a value; ``parse`` reads it back."""
+    """Returns the text form of a value, which ``parse`` can read."""
     is_switch: bool = False
 
 
@@ -58,7 +58,7 @@ def _text(value: object) -> str:
 
 
 def integer(least: int, most: int, unit: str = "") -> OptionKind:
-    """A whole number within [least, most]; underscores between digits are allowed."""
+    """Return the kind of whole numbers within [least, most]. Underscores between digits are allowed."""
 
     def parse(value: object) -> int:
         if isinstance(value, str) and re.fullmatch(r"[+-]?\d(_?\d)*", value.strip()):
@@ -80,7 +80,7 @@ _SWITCH = {
 
 
 def switch() -> OptionKind:
-    """True or false."""
+    """Return the kind of truth values."""
 
     def parse(value: object) -> bool:
         if isinstance(value, bool):
@@ -100,7 +100,7 @@ def switch() -> OptionKind:
 
 
 def word(allowed: str = "any text", *, pattern: str = r".{1,255}") -> OptionKind:
-    """A text that matches ``pattern``."""
+    """Return the kind of texts that match ``pattern``."""
 
     def parse(value: object) -> str:
         text = _text(value)
@@ -112,7 +112,7 @@ def word(allowed: str = "any text", *, pattern: str = r".{1,255}") -> OptionKind
 
 
 def pattern() -> OptionKind:
-    """A regular expression of RE2 with a group."""
+    """Return the kind of RE2 regular expressions with at least one group."""
 
     def parse(value: object) -> str:
         import re2  # noqa: PLC0415 - only where one is given
@@ -132,7 +132,7 @@ def pattern() -> OptionKind:
 
 
 def choice(*words: str) -> OptionKind:
-    """One of a few words."""
+    """Return a kind of which only the given words are values."""
 
     def parse(value: object) -> str:
         text = _text(value).lower()
@@ -144,7 +144,7 @@ def choice(*words: str) -> OptionKind:
 
 
 def path(what: str) -> OptionKind:
-    """A path, absolute or relative to the node's working directory; a leading ``~`` is the home directory."""
+    """Return the kind of paths, absolute or relative to the working directory. ``~`` at the start: home directory."""
 
     def parse(value: object) -> Path:
         text = _text(value)
@@ -178,7 +178,7 @@ def parse_address(value: object, *, port_min: int = 1) -> Address:
 
 
 def listen_address() -> OptionKind:
-    """An address to listen on; port 0 takes any free port."""
+    """Return the kind of addresses to listen on. Port 0 means any free port."""
     return OptionKind(
         allowed="HOST:PORT, port 0 to 65535 (0: any free one)",
         placeholder="HOST:PORT",
@@ -187,7 +187,7 @@ def listen_address() -> OptionKind:
 
 
 def dial_address() -> OptionKind:
-    """An address that other nodes dial."""
+    """Return the kind of addresses to which other nodes connect."""
 
     def parse(value: object) -> Address:
         address = parse_address(value)
@@ -199,7 +199,7 @@ def dial_address() -> OptionKind:
 
 
 def addresses() -> OptionKind:
-    """A list of addresses: a TOML array, or separated by commas."""
+    """Return the kind of lists of addresses: a TOML array, or a text with commas."""
 
     def parse(value: object) -> tuple[Address, ...]:
         items = value if isinstance(value, list) else _items(_text(value))
@@ -214,7 +214,7 @@ def addresses() -> OptionKind:
 
 
 def origins() -> OptionKind:
-    """Origins of pages: a TOML array, or separated by commas."""
+    """Return the kind of lists of web origins: a TOML array, or a text with commas."""
 
     def parse(value: object) -> tuple[str, ...]:
         items = value if isinstance(value, list) else _items(_text(value))
@@ -229,7 +229,7 @@ def origins() -> OptionKind:
 
 
 def host_names() -> OptionKind:
-    """Names of hosts: a TOML array, or separated by commas."""
+    """Return the kind of lists of host names: a TOML array, or a text with commas."""
 
     def parse(value: object) -> tuple[str, ...]:
         items = value if isinstance(value, list) else _items(_text(value))
@@ -247,7 +247,7 @@ def host_names() -> OptionKind:
 
 
 def networks() -> OptionKind:
-    """Addresses and networks of machines: a TOML array, or separated by commas."""
+    """Return the kind of lists of IP addresses and networks: a TOML array, or a text with commas."""
 
     def parse(value: object) -> tuple[str, ...]:
         items = value if isinstance(value, list) else _items(_text(value))
@@ -283,7 +283,7 @@ def _voter_pairs(value: object) -> list[tuple[str, object]]:
 
 
 def voters() -> OptionKind:
-    """The voters: a TOML table, or ``ID=HOST:PORT`` separated by commas."""
+    """Return the kind of the voters: a TOML table, or ``ID=HOST:PORT`` with commas."""
 
     def parse(value: object) -> dict[int, Address]:
         result: dict[int, Address] = {}
@@ -312,7 +312,7 @@ def voters() -> OptionKind:
 
 
 def url() -> OptionKind:
-    """``http://host:port`` or ``https://...``, without a path."""
+    """Return the kind of URLs without a path: ``http://host:port`` or ``https://...``."""
 
     def parse(value: object) -> str:
         text = _text(value).rstrip("/")
@@ -330,7 +330,7 @@ def url() -> OptionKind:
 
 
 def https_url() -> OptionKind:
-    """The address of a document: ``https://host[:port]/path``."""
+    """Return the kind of a document's URL: ``https://host[:port]/path``."""
 
     def parse(value: object) -> str:
         text = _text(value)

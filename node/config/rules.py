@@ -1,4 +1,4 @@
-"""Rules between options, the secret that one of them names, and warnings for the operator."""
+"""Checks rules between options, reads the cluster secret, and makes warnings for the operator."""
 
 from pathlib import Path
 
@@ -7,14 +7,14 @@ from milena.model.errors import StartupError
 from node.config.options import NodeConfig
 
 HEARTBEATS_PER_SESSION_MIN = 3
-"""Least number of heartbeats per session: a session must outlive two lost heartbeats."""
+"""Smallest number of heartbeats in a session, so that two lost heartbeats do not end the session."""
 
 
 def check_config(config: NodeConfig) -> None:
-    """Check the rules between fields.
+    """Check the rules between options.
 
     Raises:
-        StartupError: the first rule that is broken.
+        StartupError: a rule is broken; the message is about the first such rule.
     """
     _check_membership(config)
     _check_times(config)
@@ -165,7 +165,7 @@ def secret_of(config: NodeConfig) -> bytes:
 
 
 def warnings_of(config: NodeConfig) -> tuple[str, ...]:
-    """Return warnings for the operator before the node starts: settings that are allowed, but probably not intended."""
+    """Return warnings for the operator: about settings that are allowed, but probably not intended."""
     result = []
     is_open = not config.admin_password_file and config.client_auth != "required"
     if not config.listen.is_loopback and is_open:

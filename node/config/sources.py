@@ -1,4 +1,4 @@
-"""The sources of options, in rising priority: defaults, a TOML file, ``MILENA_*`` environment variables, flags."""
+"""Reads options from their sources. In rising priority: defaults, a TOML file, ``MILENA_*`` variables, flags."""
 
 import re
 import tomllib
@@ -11,7 +11,7 @@ from node.config.options import OPTIONS, NodeConfig
 from node.config.rules import check_config
 
 ENVIRONMENT_PREFIX = "MILENA_"
-# Variables of this prefix that other programs of the project read.
+# Variables with this prefix that other programs of the project read.
 FOREIGN_VARIABLES = frozenset(
     {
         *("MILENA_URL", "MILENA_PROFILE", "MILENA_CONFIG", "MILENA_PURE"),
@@ -19,19 +19,19 @@ FOREIGN_VARIABLES = frozenset(
         *("MILENA_USER", "MILENA_PASSWORD_FILE", "MILENA_PASSWORD", "MILENA_CLIENT_ID"),
     }
 )
-# Variables that Kubernetes sets in every container for a service whose name starts with "milena".
+# Variables that Kubernetes sets in every container if a service's name starts with "milena".
 SERVICE_LINK = re.compile(
     r"MILENA(_[A-Z0-9_]+)?_(SERVICE_(HOST|PORT(_[A-Z0-9_]+)?)|PORT(_\d+_(TCP|UDP|SCTP)(_[A-Z]+)?)?)"
 )
 
 
 def flag_of(name: str) -> str:
-    """Return the flag of a field."""
+    """Return the command-line flag of an option."""
     return "--" + name.replace("_", "-")
 
 
 def variable_of(name: str) -> str:
-    """Return the environment variable of a field."""
+    """Return the environment variable of an option."""
     return ENVIRONMENT_PREFIX + name.upper()
 
 
@@ -93,12 +93,13 @@ def load_config(
     environment: Mapping[str, str],
     flags: Mapping[str, object],
 ) -> NodeConfig:
-    """Merge the sources and check the whole.
+    """Merge the sources and check the result as a whole.
 
-    ``flags``: field names and the values of the command line; None for a flag that was not given.
+    ``flags``: option → value on the command line; None for a flag that was not given.
 
     Raises:
-        StartupError: unknown key, bad value or contradiction; names source, name, value and the allowed values.
+        StartupError: a name is unknown, a value is not allowed, or options contradict each other. The message names the
+            source, the option, its value and the allowed values.
     """
     values: dict[str, Any] = {}
     if config_file is not None:
