@@ -119,7 +119,7 @@ class ConsumerRecordsAnswer(Message, frozen=True, kw_only=True):
 
 
 class ConsumerTakeBackRequest(ConsumerRequest, frozen=True, kw_only=True):
-    """Take back the response to a call: it did not reach the client. ``is_refused``: that one got an error instead."""
+    """Take back a response that did not reach the client. ``is_refused``: the client got an error instead."""
 
     call_id: str = field(name="call")
     is_refused: bool | UnsetType = field(name="refused", default=UNSET)

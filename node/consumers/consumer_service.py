@@ -385,8 +385,8 @@ class ConsumersService:
             asked_node_id=self._node_id,
             offsets=None if offsets is None else tuple(offsets),
         )
-        # Without offsets, do not repeat the call at another coordinator: it does not know what was delivered. With
-        # offsets, a repeat is safe, but only if the first attempt cannot take effect after later commits.
+        # Without offsets, never repeat the call: another coordinator does not know what was delivered. With offsets,
+        # repeat it only at another coordinator. Then the first attempt cannot be applied any more after the repeat.
         repeat = Repeat.NEVER if offsets is None else Repeat.ELSEWHERE
         await self._calls.call(COMMIT, request, repeat=repeat)
 

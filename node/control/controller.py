@@ -381,7 +381,7 @@ class Controller:
         if not broker.is_fenced:
             return True
         if broker.stored_epoch != broker.broker_epoch:
-            # The broker was not unfenced since it registered. So it is fenced since its registration.
+            # A broker is fenced when it registers, and this one has not been unfenced since.
             return index >= broker.broker_epoch
         epoch, fenced_at = self._fenced_at.get(broker.broker_id, (-1, 0))
         if epoch != broker.broker_epoch:
@@ -425,7 +425,7 @@ class Controller:
             if attempt:
                 await self._clock.sleep(PROBE_PAUSE_MS)
             result = await self._dial(broker_id, timeout_ms=PROBE_TIMEOUT_MS)
-            # A process that is ending may still accept connections for a moment, so there are up to ``PROBES_MAX``.
+            # A process that is ending may still accept a connection, so this connects up to ``PROBES_MAX`` times.
             refusals = refusals + 1 if result is ProbeResult.REFUSED else 0
             if refusals == REFUSALS_TO_FENCE:
                 break

@@ -275,7 +275,7 @@ class MetadataStore:
         return on_behalf.principal.get() if is_told else ""
 
     def _command_ms(self) -> WallMs:
-        """Return the time of a command. Do not use a clock that was not compared with the cluster's, if possible."""
+        """Return the time of a command: the cluster's time, else the applied time, else this node's clock."""
         return self._clock.expiry_ms() or self._machine.image.now_ms or self._clock.wall_ms()
 
     async def _propose(self, command: Command, timeout_ms: int) -> bytes:

@@ -82,7 +82,7 @@ def _trace(formatter: logging.Formatter, record: logging.LogRecord) -> str:
 
 
 def _split(record: logging.LogRecord) -> tuple[str, dict[str, object]]:
-    """Return the fixed text and the fields; the whole message without fields, if it does not have this form."""
+    """Return the fixed text and the fields. If the message has another form, return all of it, and no fields."""
     template = _template(str(record.msg))
     args = record.args
     if template is None or not isinstance(args, tuple) or len(args) != len(template[1]):

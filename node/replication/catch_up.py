@@ -15,11 +15,11 @@ these bytes. With twice as many bytes, acknowledgements took 1.5 times as long, 
 
 
 class CatchUpThrottle:
-    """The byte budgets of one node. A budget limits replicas that a move adds: there is one for each rate.
+    """The byte budgets of one node. A budget limits what is sent to replicas that moves add.
 
-    A move may have its own rate. All moves with the same rate, or without one, share a budget. A replica that was in
-    sync before has no budget, only the limit of a response (``CATCH_UP_BYTES_MAX``). It should be in sync again soon,
-    because until then each record has one copy less.
+    A move may have its own rate. Moves with the same rate share a budget, and all moves without a rate share the node's
+    budget. A replica that was in sync before has no budget, only the limit of a response (``CATCH_UP_BYTES_MAX``). It
+    should be in sync again soon, because until then each record has one copy less.
 
     ``now_s``: seconds of a clock that does not jump.
     """

@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 HIGH_WATERMARK_DELAY_S = 0.005
 """How long a new high watermark waits for data to be sent with, even if a response is about to be sent.
 
-Without the delay, every commit would cost every follower a round trip. Only readers at followers wait for it.
+Without the delay, every commit would cost every follower a round trip. Only clients that read from followers wait for
+a new high watermark.
 """
 
 POSTPONE_S_MAX = 1.0

@@ -299,8 +299,9 @@ class AdminService:
     async def remove_broker(self, broker_id: int) -> None:
         """Remove a broker from the cluster that will not come back."""
         image = await self.current_image()
-        # Check this first: it makes no difference for a voter whether it is stopped or its replicas are moved away.
-        # ``check_removable`` has another order, because nodes of earlier releases must come to the same response.
+        # Check this before the conditions that an operator can change (broker alive, replicas on it): a voter could not
+        # be removed even then. ``check_removable`` checks in another order, because nodes of earlier releases must give
+        # the same response.
         if broker_id in image.voters and broker_id in image.brokers:
             raise voter_stays(broker_id, noun="node")
         check_removable(image, broker_id, noun="node")

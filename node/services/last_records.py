@@ -2,7 +2,8 @@
 
 An offset may belong to a marker, to a record of an aborted transaction, or to a record that compaction removed. So the
 search goes back from the end, window by window, and counts records by the headers of batches. It stops after
-``LOOK_BACK_BYTES_MAX``. Before that point, every offset counts as a record, so the reader may get fewer records.
+``LOOK_BACK_BYTES_MAX``. Below the offset reached by then, every offset counts as a record, so the reader may get fewer
+records.
 """
 
 from collections.abc import Awaitable, Callable, Mapping

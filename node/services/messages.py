@@ -204,7 +204,7 @@ class ExtentRow(Struct, frozen=True, array_like=True):
 
 
 class PlaceRow(Struct, frozen=True, array_like=True):
-    """The place of a request's records in a transaction: which extent, how many records before them, how many."""
+    """The place of a request's records in a transaction: index of the extent, number of records before them, count."""
 
     extent: int
     first: int

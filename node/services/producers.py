@@ -48,8 +48,9 @@ SPREAD_MS = 300
 """How long the end of a transaction waits until brokers know of it, in ms. For a broker that is cut off or hangs, a
 longer wait is not needed: once its lease is over, it acknowledges nothing."""
 FORMER_END_MS = 2_000
-"""How long a new holder of a name waits until readers do not wait for the former holder's transactions any more, in ms.
-It may write even if this time passes, so a partition without a leader does not keep it from the other partitions."""
+"""How long a new holder of a name waits for the markers of the former holder's transactions, in ms. Readers of
+committed records stop at a transaction without a marker. After this time, the new holder may write even so. Otherwise
+one partition without a leader would keep it from all other partitions."""
 
 
 def principal_to_own(image: Image) -> str:

@@ -96,7 +96,7 @@ def _parse_record(path: str, fields: object) -> VoterRecord:
 
 
 def store_record(files: Files, directory: str, record: VoterRecord) -> None:
-    """Write the record durably. If the record is unchanged, write nothing: the disk may be full."""
+    """Write the record durably. If the record is unchanged, write nothing, so that this works on a full disk."""
     if load_record(files, directory) == record:
         return
     body: bytes = msgpack.packb(

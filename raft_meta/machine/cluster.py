@@ -96,7 +96,7 @@ def supported_level(image: Image) -> int:
     """Return the highest feature level that every broker supports.
 
     While a voter is not registered as a broker, return the present level. That voter may run an older release. If the
-    level rose, it could not take part before an upgrade.
+    level rose, the voter would have to be upgraded before it could take part.
     """
     if not all(voter in image.brokers for voter in image.voters):
         return image.feature_level

@@ -535,7 +535,7 @@ class TransactionService:
                 )
 
     async def commit(self, request: TransactionCommit) -> TransactionEnded:
-        """Commit the writes that a client lists; they were acknowledged to it. A repeated call gets the same response.
+        """Commit the acknowledged writes that a client lists. A repeated call gets the same response.
 
         Raises:
             TransactionChangedError: a partition has other records of the transaction than the client lists. The

@@ -178,7 +178,7 @@ def _clean_election(
 
 
 def _last_known(key: PartitionKey, partition: Partition, fleet: _Fleet) -> LeaderChange | None:
-    """Return the election of the suspect with the longest log; None unless every member is suspect and it is live.
+    """Return the election of the suspect with the longest log; None if it is dead, or if a member is not suspect.
 
     A suspect counts even if its broker has died since it reported: without a leader no log grows, so its report is
     still true.
