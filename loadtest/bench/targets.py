@@ -24,9 +24,9 @@ class Durability(StrEnum):
     DURABLE = "durable"
     """Synced to disk on every required replica before it is acknowledged."""
     UNSYNCED = "unsynced"
-    """In the page cache of every required replica."""
+    """Written to the page cache of every required replica before it is acknowledged."""
     NONE = "-"
-    """Nothing is written."""
+    """The row writes nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

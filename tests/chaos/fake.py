@@ -32,20 +32,16 @@ TRANSACTION_BUGS = {
     "two-faced": "two-answers",
     "hang": "hanging-transaction",
 }
-"""Of ``fake_transactions``, as below:
+"""The bugs of ``fake_transactions``, each with the anomaly that the checker must report:
 
-transactions   none: it has transactions, and they are right
-cross          none: now and then waits between two writes of one request, which others come in between
-show-aborted   shows records of aborted transactions
-torn           now and then aborts the last write of a request that it commits
-lose-commit    acknowledges a commit, and aborts
-double-keyed   does some requests with a key twice
-backwards      now and then writes a request's records of a partition in reverse order
-show-open      shows records of open transactions, and is slow to write
-offsets-alone  now and then aborts a commit, but for its offsets
-unfenced       lets the former holder of a transactional id commit
-two-faced      agrees to whatever end is asked for
-hang           never aborts what is left open
+transactions   none: it has transactions, and they are correct cross          none: sometimes waits between two writes
+of a request, so that other requests come in between show-aborted   shows records of aborted transactions torn
+sometimes aborts the last write of a request that it commits lose-commit    acknowledges a commit, and aborts
+double-keyed   carries out some requests with a key twice backwards      sometimes writes a request's records of a
+partition in reverse order show-open      shows records of open transactions, and is slow to write offsets-alone
+sometimes aborts a commit, except its offsets unfenced       lets the former holder of a transactional id commit
+two-faced      accepts every end that is requested, also after the opposite one hang           never aborts a
+transaction that is left open
 """
 BUGS = {
     **TRANSACTION_BUGS,

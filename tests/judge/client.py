@@ -33,8 +33,10 @@ class Quirks:
     is_head_alone: bool = False
     trailers: Headers = ()
     is_fresh: bool = False
-    is_shut: bool = False  # the client sends no more after this request, and reads on
-    is_abandoned: bool = False  # the client goes away without reading
+    is_shut: bool = (
+        False  # the client shuts down its sending side after this request, and reads the response
+    )
+    is_abandoned: bool = False  # the client closes the connection without reading
 
     def __str__(self) -> str:
         parts = [

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tests.judge.rules import Verdicts
 
 
-EPISODE_S = 45.0  # after so long an episode begins no further step
+EPISODE_S = 45.0  # after this time, an episode starts no further step
 
 
 @dataclass(frozen=True)

@@ -108,7 +108,7 @@ class Transaction:
     visible: float = FOREVER
     ended: float = FOREVER
     over: float = FOREVER  # when its end was answered
-    is_heard: bool = False  # every leader has heard of its end
+    is_heard: bool = False  # every leader knows its end
 
     def __hash__(self) -> int:
         return id(self)
@@ -177,7 +177,7 @@ class Partition:
     uids: dict[int, int] = field(default_factory=dict)
     deletions: list[Deletion] = field(default_factory=list)
     has_markers: bool = False
-    is_doubled: bool = False  # a record is at two offsets, which is a finding of its own
+    is_doubled: bool = False  # a record is at two offsets, which is a separate finding
     busy: int = 0
     _end_times: list[float] = field(default_factory=list)
     _ends: list[int] = field(default_factory=list)

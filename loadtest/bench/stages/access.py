@@ -170,7 +170,7 @@ def with_authorization(ask: Ask, authorization: str) -> Ask:
 
 
 def _beside(name: str, what: str, way: Way, ask: Ask) -> Contender:
-    """Return a contender beside clients that send ``what`` of ``loadtest.bench.clients.strangers``."""
+    """Return a contender for turns in which ``strangers`` sends ``what`` to the same node."""
     undisturbed = way.contender(name, ask, CONNECTIONS)
 
     async def turn(seconds: float) -> Turn:

@@ -1,8 +1,8 @@
 """Measure the steps of ``make demo`` at full speed: write flights, record what was acknowledged, read back and check.
 
-Unlike the demo, this stage kills no node. Two baselines run beside it. Beside the writer, a minimal client sends
-batches of the same flights that were encoded before. Beside the reader, the Python client's reader reads the same
-records and does not inspect them.
+Unlike the demo, this stage kills no node. Two baselines run in the same rounds. For the writer, it is a minimal client
+that sends batches of the same flights, which were encoded before. For the reader, it is the Python client's reader,
+which reads the same records and does not inspect them.
 """
 
 import time

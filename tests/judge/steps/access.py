@@ -328,7 +328,7 @@ def tokens(world: World, rng: random.Random) -> None:
     target = f"/users/{name}/tokens/{first['token_id']}"
     gone = world.until_answered(rng, Request("DELETE", target), caller=owner)
     if isinstance(gone, Response) and gone.status == 204 and not world.is_stormy:
-        world.sleep(0.5)  # each node hears of it within milliseconds
+        world.sleep(0.5)  # each node learns it within milliseconds
         answer = world.ask(
             rng, Request("GET", "/topics"), caller=Caller("an heir", "Bearer " + second["token"])
         )

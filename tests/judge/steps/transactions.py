@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Sequence
 
-_HEARD = 0.3  # seconds for which an end waits for leaders that do not hear
-_AGAIN = 10.0  # seconds within which readers see an end that the answer did not call visible
+_HEARD = 0.3  # seconds for which an end waits for leaders that do not respond
+_AGAIN = 10.0  # seconds within which readers see an end whose response had "visible": false
 _V2 = tuple(path for path in PATHS if path.name in ("v2-json", "v2-binary", "v2-text"))
 _NOTHING = (40926, 40924, 40412)  # aborted, fenced, never started or forgotten
 

@@ -1,4 +1,4 @@
-"""Lose responses of a node's quorum; the object stands before the real quorum.
+"""Lose responses of a node's quorum. The node calls this object, which calls the real quorum.
 
 A network fault or a change of leader can lose a response. This object does so as often as a run requests, on a node
 that otherwise works. It does nothing that ``Quorum.propose`` does not permit.

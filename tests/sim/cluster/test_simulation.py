@@ -1,4 +1,4 @@
-"""A few seeds of the simulation of a whole cluster; ``python -m tests.sim.cluster`` runs any number."""
+"""Run a few seeds of the simulation of a whole cluster; ``python -m tests.sim.cluster`` runs any number."""
 
 import asyncio
 import gc
@@ -41,7 +41,7 @@ from tests.support.disk.memory_files import MemoryFiles
 
 DIVERGES_AT = 80
 LOAD = 5
-"""Commands between two checks, at least."""
+"""The least number of commands between two checks."""
 FOUND = Path(__file__).parents[1] / "seeds.txt"
 
 
@@ -80,9 +80,9 @@ def test_a_failure_names_the_command_that_replays_it() -> None:
 
 
 def _diverge(world: World) -> list[int]:
-    """From some command on, the image of a node that does not lead is not what the log says; returns it, once it is.
+    """Change the image of a node that does not lead, at some command; return a list that gets the node's id.
 
-    The run's own judge of images looks away.
+    The run's own check of images ignores this node.
     """
     checker = world.checker
     on_start, on_image = checker.on_start, checker._on_image
@@ -115,7 +115,7 @@ def _diverge(world: World) -> list[int]:
 
 @pytest.mark.parametrize("seed", [1, 3])
 def test_a_node_whose_image_diverged_is_found_under_load(seed: int) -> None:
-    """No check comes right after the mark that it is of: other commands came in between."""
+    """Other commands come between each mark and its check, so a check never follows its mark directly."""
     world = World(seed, Options(seconds=5, kinds=("grow",), observers=0, parts=()))
     odd = _diverge(world)
     checks: list[tuple[int, int]] = []
@@ -130,7 +130,7 @@ def test_a_node_whose_image_diverged_is_found_under_load(seed: int) -> None:
         problems = world.run()
     assert problems, "nobody noticed"
     assert f"node {odd[0]} stopped itself: CorruptLogError(" in problems[0]
-    # Found by the check of the first mark behind it, under load.
+    # The check of the first mark after the change must find it, although commands come between mark and check.
     index, after = next(pair for pair in checks if pair[0] >= DIVERGES_AT)
     assert f"at index {index} has the hash" in problems[0]
     assert after - index > LOAD
@@ -152,7 +152,7 @@ def test_replicas_move_between_voters_and_observers() -> None:
 
 
 def test_what_is_given_back_while_files_of_others_go_is_whole() -> None:
-    """Files go slowly. What a node was to remove next is its own again, and in sync, when their turn comes."""
+    """File removal is slow. A replica that waits for it comes back, and is complete and in sync before its turn."""
     world = World(1, Options(observers=0, parts=()))
 
     def states() -> list[Partition]:
@@ -208,7 +208,7 @@ def test_the_run_waits_for_who_adds_partitions_and_deletes_records_last() -> Non
     def late(what: str) -> Callable[[], Coroutine[Any, Any, None]]:
         async def act() -> None:
             await world.until(lambda: world.has_healed, 60, "faults do not end")
-            # Everybody else has come to an end by then.
+            # All other clients have ended by then.
             await asyncio.sleep(10)
             done.append(what)
 
@@ -221,7 +221,7 @@ def test_the_run_waits_for_who_adds_partitions_and_deletes_records_last() -> Non
 
 
 def test_the_run_waits_for_what_was_asked_last() -> None:
-    """Of an answer that nobody waits for, too: what it changes would be half done when the run is judged."""
+    """The run must also wait for a call whose response is ignored, so that its change is complete."""
     world = World(2, Options(seconds=4, kinds=("kill",), parts=()))
     done = []
 
@@ -297,7 +297,7 @@ def test_what_rots_last_is_found_and_restored_before_the_run_is_judged() -> None
 
     async def rot_late() -> None:
         await world.until(lambda: world.has_healed, 60, "faults do not end")
-        # Everybody else has come to an end by then.
+        # All other clients have ended by then.
         await asyncio.sleep(10)
         part.rot()
 
@@ -368,7 +368,7 @@ def test_only_a_machine_that_nobody_counts_on_is_emptied() -> None:
 
     world.faults.strike = strike  # type: ignore[method-assign]
     assert world.run() == [], world.lines
-    # One that lives may come in sync at any time, though it has nothing.
+    # A running node without data may still become in sync at any time.
     assert counts == [{4: True, 5: True}, {4: False, 5: True}]
 
 
@@ -425,7 +425,7 @@ def test_what_came_later_leaves_seeds_alone_that_have_not_drawn_it(
 
 @pytest.mark.parametrize("name", platform.PRODUCTION)
 def test_what_is_simulated_is_the_very_production_object(name: str) -> None:
-    """Nothing is implemented anew: each class is what its own module holds, and lives outside of the tests."""
+    """Each class is the object in its production module, and no class of the tests replaces it."""
     made = platform.PRODUCTION[name]
     module = importlib.import_module(made.__module__)
     assert getattr(module, made.__qualname__) is made
@@ -433,7 +433,7 @@ def test_what_is_simulated_is_the_very_production_object(name: str) -> None:
 
 
 def test_the_running_node_is_made_of_production_objects() -> None:
-    """The objects themselves, in the middle of a run."""
+    """Check the classes of the objects within a running node."""
     world = World(1, Options(seconds=0.5))
     kinds: set[type] = set()
     judge = world.scheduler.after_event
@@ -459,7 +459,7 @@ def test_the_running_node_is_made_of_production_objects() -> None:
 
 
 def test_after_an_event_that_nothing_was_looked_at_nothing_has_moved() -> None:
-    """Every event of every thread, on the way through a run with a part that does something to logs."""
+    """Check this after every event of every thread, in a run with a part that works on logs."""
     world = World(5, Options(seconds=5, kinds=("kill", "isolate", "move"), parts=("compacted",)))
     judge, watches = world.scheduler.after_event, world.checker._watches
     looked, passed = [0], [0]
@@ -478,7 +478,7 @@ def test_after_an_event_that_nothing_was_looked_at_nothing_has_moved() -> None:
 
     world.scheduler.after_event = look
     with pytest.MonkeyPatch.context() as patch:
-        # The loop of the data as well.
+        # Watch the loop of the data thread as well.
         always = property(lambda self: True, lambda self, flag: None)
         patch.setattr(SimLoop, "is_watched", always, raising=False)
         problems = world.run()
@@ -487,8 +487,8 @@ def test_after_an_event_that_nothing_was_looked_at_nothing_has_moved() -> None:
 
 
 def test_nothing_is_left_of_a_run() -> None:
-    """Thousands of them share a process."""
-    # What is logged is kept until the test is over.
+    """Thousands of runs share a process."""
+    # The log capture keeps references until the test ends.
     platform.quiet()
     for seed in range(2):
         run(Options(seconds=1), seed)
@@ -535,7 +535,7 @@ def test_a_paused_process_does_later_what_was_due() -> None:
 
 @pytest.mark.deep
 def test_a_run_does_not_depend_on_those_before_it() -> None:
-    """What a failure prints must fail alone as it failed among others."""
+    """The command that a failure prints must also fail alone, as the seed failed among others."""
     options = Options(seconds=3)
     first = run_world(11, options).digest
     run_world(12, options)

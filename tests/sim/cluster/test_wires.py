@@ -1,4 +1,4 @@
-"""What the simulated network owes to those who say nothing."""
+"""A connection on which an end sends nothing: the simulated network must still report that the other end is gone."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from tests.sim.cluster.wires import GIVE_UP_S, KEEPALIVE_S, End, Wires
 
 
 class Pair:
-    """A connection between two machines; the near one only listens."""
+    """A connection between two machines; the near end sends nothing."""
 
     def __init__(self) -> None:
         self.scheduler = Scheduler(1)

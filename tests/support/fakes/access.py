@@ -22,7 +22,7 @@ SILENCE_MS_MAX = 30_000
 
 @dataclass
 class HandClock:
-    """A clock that stands still until a test moves it."""
+    """A clock that only a test moves."""
 
     ms: int = 1_700_000_000_000
 

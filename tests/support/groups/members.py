@@ -275,7 +275,8 @@ class Member:
         if fate is Fate.OK:
             self.committed.update(offsets)
         elif fate is Fate.FENCED:
-            # Send a heartbeat next: after a refused epoch, it tells whether the epoch only has risen.
+            # Send a heartbeat next. If only the member's epoch has risen, the response has the new epoch, and nothing
+            # is lost.
             self.next_beat_s = 0.0
 
     # Breakdowns.

@@ -63,7 +63,7 @@ class Step:
     expected: str = ""
 
     def check(self, printed: str) -> None:
-        # Bodies end without a newline, which a document cannot show; headers end with a return, likewise.
+        # A document cannot show that a body ends without a newline, or that header lines end with a carriage return.
         printed = printed.replace("\r", "").strip("\n")
         assert re.fullmatch(self.pattern, printed), (
             f"$ {self.command}\nprints\n{printed}\nbut the document says\n{self.expected}"

@@ -77,7 +77,7 @@ class Part(ABC):
         return False
 
     def takes_short(self, key: PartitionKey) -> bool:
-        """Whether somebody writes to a partition of it who does not ask for all replicas."""
+        """Return whether clients write to this partition with less than acks=all."""
         del key
         return False
 
