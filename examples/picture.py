@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 DPI = 120
 WIDTH, PANEL_HEIGHT = 11.0, 3.2
-"""The size of a figure, in inches."""
+"""The width of a figure and the height of one panel, in inches."""
 TITLE_CHARS_MAX, NAME_CHARS_MAX = 100, 28
 """The most characters of a title, which fit the width, and of a name in a legend: a fifth of the width."""
 SPAN_DAYS_MIN = 1 / 24

@@ -122,7 +122,7 @@ class TransactionTried:
     moved: tuple[tuple[int, int, int], ...] = ()
     """The group's move as (place, from, to): the commit moves the group's offset from ``from`` to ``to``."""
     again: Outcome | None = None
-    """The outcomes that were returned when the end was requested again, or the opposite end."""
+    """The outcome that a node reported when the end, or the opposite end, was requested again; None if it was not."""
     error: str | None = None
 
 

@@ -38,7 +38,7 @@ class Workload:
     """The writers and readers, and their rates; times are in s."""
 
     acks: tuple[str, ...] = ("all",)
-    """The numbers of records per request; each request draws one of them."""
+    """The values of ``acks``; each request draws one of them."""
     writers: int = 6
     keys_per_writer: int = 3
     requests_per_s: float = 40.0
@@ -89,7 +89,7 @@ class Setup:
 
 
 MILENA_CONFIGS = {"min.insync.replicas": "2", "segment.bytes": "1048576"}
-"""The size of segments: a megabyte, so that a run rolls some."""
+"""The configs of topics. Segments have a megabyte, so that a run rolls some."""
 BULKY_BYTES = 4096
 """The size of a value that uses up preallocated space within seconds, so that a full disk has an effect."""
 AFTER_HEAL_S = 10.0

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 _UTIME, _CSTIME = 11, 14
-"""The indexes of four fields of /proc/*/stat after the command: user and system time, and those of ended children."""
+"""The indexes of the first and last of four fields in /proc/*/stat: own user and system time, ended children's."""
 
 
 def tree_cpu_s(root: int | None = None) -> float:

@@ -17,7 +17,7 @@ from tests.sim.cluster.world import Options, World
 
 PROBLEM_CHARACTERS_MAX = 3_000
 PROGRESS_SEEDS = 50
-"""The time between two progress lines, in s."""
+"""The number of seeds between two progress lines."""
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:

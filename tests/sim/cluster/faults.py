@@ -51,7 +51,7 @@ WRONG_MS = (
 DRIFTS = (-2.0, -1.0, -0.5, 0.5, 9.0, 100_000.0, -100_000.0)
 """The rates of a wrong clock: seconds that it gains per second."""
 RIGHT_MS_MAX = 900
-"""The largest error of a correct clock, in s."""
+"""The largest error of a correct clock, in ms."""
 
 
 class Faults:
@@ -77,7 +77,7 @@ class Faults:
         """The machines whose clocks may be wrong."""
         self.struck = 0
         self.fates: Counter[str] = Counter()
-        """The number of proposals whose responses were lost."""
+        """The number of proposals whose responses were lost, by their fates."""
         self.replaced = 0
         """The number of observers that came back with an empty directory."""
 
@@ -114,7 +114,7 @@ class Faults:
         self._restart_later(machine)
 
     def on_crash(self, machine: "Machine") -> None:
-        """Cut the power in the middle of a disk operation."""
+        """Restart a machine whose power was cut in the middle of a disk operation."""
         self._restart_later(machine)
 
     async def strike(self, seconds: float) -> None:

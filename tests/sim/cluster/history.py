@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 _LARGE_BYTES = 17_000
 """A size above ``storage.segments.tail.TAIL_BYTES_MAX``, in bytes."""
 _LARGE_ENDS = ("07", "37", "67")
-"""The share of values that are large; more would make runs a fifth slower."""
+"""The last two characters of the names of large values. With more of them, runs would be a fifth slower."""
 _FILLER = b"."
 
 

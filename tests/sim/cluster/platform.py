@@ -104,7 +104,7 @@ SMALL = 1 << 12
 
 
 CHECK_IMAGE_MS = 500
-"""The commands between two comparisons of all nodes' images: there are many comparisons in each run."""
+"""The time in ms between two comparisons of all nodes' images, short enough for many comparisons in each run."""
 
 OWNED_TIMEOUT_MS = 5_000
 """The timeout of a transaction in one request, so short that some transactions of a run reach it."""

@@ -141,7 +141,7 @@ class FakeNode:
         self.errors: dict[str, MilenaError | Exception] = {}
         """The error to raise, by name of the port's method."""
         self.partition_errors: dict[int, MilenaError] = {}
-        """By partition: the receipt that ``produce`` returns for its records."""
+        """The error that ``produce`` returns for the records of a partition, by partition."""
         self.produce_requests: list[ProduceRequest] = []
         self.quick_requests: list[ProduceRequest] = []
         """The requests that the API passed to ``produce`` directly, without a task."""

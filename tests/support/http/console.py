@@ -22,7 +22,7 @@ from loadtest.cluster.node_process import NodeProcess
 from tests.support.clusters.live_cluster import SESSION_MS, call, eventually, ok
 
 FIRST_PORT, FIRST_PEER_PORT, NODES = 8082, 7082, 3
-"""The number of nodes for which ports are reserved; a document may add one to its three."""
+"""The first ports and the number of nodes in the documents; a document may add one node."""
 PEER_PORTS_FROM = 10
 """The distance from API ports to peer ports; it is larger than the most nodes that ``milena dev`` starts."""
 _MILENA = re.compile(r"^milena\b(?!:)|\.venv/bin/milena\b")

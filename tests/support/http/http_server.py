@@ -8,7 +8,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 TURNS = 5
-"""The time in s that asyncio needs to close a socket after its transport is closed; the test waits for it."""
+"""The turns of the loop that asyncio needs to close a socket after its transport; a test must wait for them."""
 
 
 @asynccontextmanager

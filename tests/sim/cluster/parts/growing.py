@@ -132,7 +132,7 @@ class GrowingTopic(Part):
         self.clients: GrowingClients = GrowingClients(world)
         self._count = 0
         self._index = 0
-        """The number of partitions in the newest image that was checked."""
+        """The index of the newest image that was checked."""
 
     def topic(self) -> NewTopic:
         return NewTopic(

@@ -42,7 +42,7 @@ USER = "robot"
 HOST = "10.0.0.1"
 SILENCE_MS_MAX = 2_000
 SLACK_S = 0.05
-"""The largest difference between two clocks, in ms."""
+"""The largest difference between two clocks, in s."""
 READY_S = 30.0
 TOKENS = 3
 PASSWORD_FILE = Path(__file__).with_name("guarded_password.txt")

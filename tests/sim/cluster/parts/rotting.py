@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 TOPIC = "rotting"
 BITS_MAX = 3
-"""The number of bits that flip at a time."""
+"""The most bits that flip at a time."""
 MOVES = frozenset({"move", "drain", "cancel_moves"})
 
 

@@ -45,7 +45,7 @@ class TransactionalTopics(Part):
         self.chronicles = self.clients.chronicles
         self.decisions = self.clients.decisions
         self.committed = self.aborted = 0
-        """The number of transactions with records."""
+        """The numbers of committed and of aborted transactions with records."""
         self._sharers: Counter[Identity] = Counter()
         """The number of requests for each transaction with records."""
         self._keyed: Counter[Identity] = Counter()

@@ -70,7 +70,7 @@ LINGER_CHANCE = 0.1
 """The share of clients that pause so long that their session may time out."""
 LINGER_S_MAX = 6.0
 ENDED_KEPT = 20
-"""The number of sessions whose ends are requested again."""
+"""The number of ended sessions to keep; some of their ends are requested again."""
 STRANGER_CHANCE = 0.05
 """The share of transactions that commit offsets as a member that does not exist; they must be refused."""
 

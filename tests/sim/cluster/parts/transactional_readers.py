@@ -48,7 +48,7 @@ class TransactionalReaders(TopicClients):
         self.asked = [0] * len(PLACES)
         """The offset below which a client requested deletion."""
         self.most_open = 0
-        """Parts of open transactions from responses, with the time of the response."""
+        """The most parts of open transactions in one response."""
         self.is_compacting = self._rng.random() < 0.5
         """Whether the last place is compacted."""
         self._is_deleting = self._rng.random() < 0.4
