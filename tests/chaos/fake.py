@@ -145,7 +145,7 @@ class Fake:
     # -- the API
 
     def leader(self, partition: int) -> int:
-        """Return this node: every node may write."""
+        """Return the node that is reported as the leader. Any node would do: all nodes take writes."""
         return 1 + partition % len(self.peers)
 
     async def produce(self, request: web.Request) -> web.Response:
@@ -251,9 +251,10 @@ class Fake:
 
 
 class SplitBrain(Fake):
-    """Logs in memory. The lowest reachable id leads, counts any follower's copy as enough, and overwrites other logs.
+    """Keep the logs in memory. The lowest reachable id leads and overwrites the logs of the others.
 
-    It is correct until the network or a node fails.
+    The leader acknowledges a write whether or not another node has copied it. This is correct until the network or a
+    node fails.
     """
 
     _http: ClientSession

@@ -45,7 +45,7 @@ class View(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goals:
-    """The liveness goals of a run, in s; None means no goal."""
+    """The goals of a run beyond safety. Times are in s; None means no goal."""
 
     recovery_s: float | None = None
     """The longest write gap of the faulted partition between a fault and the next, while a quorum exists."""

@@ -60,7 +60,7 @@ class HttpLoad:
     def __init__(
         self, url: str, ask: Ask, *, connections: int, tls: ssl.SSLContext | None = None
     ) -> None:
-        """Take a URL and its requests; ``tls`` is required for an https URL."""
+        """``tls`` has the trusted authorities and the client's certificate, for an https URL."""
         self.latencies_s: list[float] = []
         self.answer_bytes = 0
         """The bytes of all response bodies."""

@@ -33,7 +33,7 @@ def one_node(folder: Path) -> Iterator[LocalCluster]:
 
 @contextmanager
 def warm_session(folder: Path, cores: int) -> Iterator[SparkSession]:
-    """Return a session that knows our source and the sources that are compared with it."""
+    """Yield a session that knows our source and the sources that are compared with it."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYTHONPATH"] = os.pathsep.join(
         filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))
