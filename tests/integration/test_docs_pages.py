@@ -58,6 +58,11 @@ def test_a_program_of_the_page_writes_and_reads(place: Place, language: str) -> 
     )
     (printed,) = blocks(CLIENT, "text")
     assert done.stdout == printed, done.stderr
+    # A dead URL is told at the first failure, and not at every attempt.
+    warnings = done.stderr.splitlines()
+    assert len(warnings) == 1
+    assert "http://127.0.0.1:1/admin/topics" in warnings[0]
+    assert warnings[0].endswith("; trying again")
 
 
 def test_the_settings_that_tuning_names_exist() -> None:
