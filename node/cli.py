@@ -22,7 +22,7 @@ from node.config.options import OPTIONS, NodeConfig
 from node.config.rules import warnings_of
 from node.config.sources import flag_of, load_config
 from node.process import dev as dev_cluster
-from node.process.announce import announcement
+from node.process.announce import ANNOUNCE, announcement
 from node.process.callbacks import contain_callbacks
 from node.process.logs import configure_logs
 
@@ -128,7 +128,8 @@ async def _run(config: NodeConfig) -> None:
     node = await building
     contain_callbacks(asyncio.get_running_loop(), node.counts.contained)
     await node.start()
-    click.echo(announcement(config, node.url))
+    if os.environ.get(ANNOUNCE) != "no":
+        click.echo(announcement(config, node.url))
     await node.serve(stop)
 
 
@@ -218,7 +219,13 @@ def _compiled_environment() -> Mapping[str, str]:
     show_default=True,
     help="Kafka port of node 1; the others follow.",
 )
-@click.option("--log-level", default="info", show_default=True, help="Of every node.")
+@click.option(
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    default="warning",
+    show_default=True,
+    help="Lowest severity that the nodes log.",
+)
 @click.option(
     "--auto-create-topics/--no-auto-create-topics",
     default=True,
@@ -272,4 +279,6 @@ def dev(
         raise SystemExit(EXIT_REFUSED) from None
     write = partial(click.echo, nl=False)
     text = dev_cluster.next_steps(plans, password_file)
-    raise SystemExit(asyncio.run(dev_cluster.run_nodes(plans, write=write, ready_text=text)))
+    is_quiet = log_level in {"warning", "error"}
+    running = dev_cluster.run_nodes(plans, write=write, ready_text=text, has_quiet_stop=is_quiet)
+    raise SystemExit(asyncio.run(running))

@@ -326,8 +326,10 @@ class Dispatcher:
         principal: str,
     ) -> None:
         """Write a line of the access log. ``principal`` is empty if no good credentials were sent."""
+        level = _access_level(status)
         _access_log.log(
-            _access_level(status),
+            # A probe that says no is an answer, and not a fault: an orchestrator asks every few seconds.
+            min(level, logging.INFO) if raw_path in _PROBES else level,
             "request method=%s path=%s status=%d duration_ms=%.1f remote=%s request_id=%s%s",
             method,
             raw_path,
@@ -350,6 +352,10 @@ def _fit(response: web.StreamResponse, call: Call) -> None:
 def _is_script(request: web.BaseRequest) -> bool:
     """Return whether a page's script sent this, and not a person who follows a link. Source: Fetch Metadata."""
     return request.headers.get("Sec-Fetch-Dest") == "empty"
+
+
+_PROBES = frozenset({"/readyz", "/ready", "/status/ready", "/startupz"})
+"""The probes that answer 503 while a node starts or drains."""
 
 
 def _access_level(status: int) -> int:

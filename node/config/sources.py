@@ -14,7 +14,7 @@ ENVIRONMENT_PREFIX = "MILENA_"
 # Variables with this prefix that other programs of the project read.
 FOREIGN_VARIABLES = frozenset(
     {
-        *("MILENA_URL", "MILENA_PROFILE", "MILENA_CONFIG", "MILENA_PURE"),
+        *("MILENA_URL", "MILENA_PROFILE", "MILENA_CONFIG", "MILENA_PURE", "MILENA_ANNOUNCE"),
         *("MILENA_TOKEN_FILE", "MILENA_TOKEN", "MILENA_CA", "MILENA_CERT", "MILENA_KEY"),
         *("MILENA_USER", "MILENA_PASSWORD_FILE", "MILENA_PASSWORD", "MILENA_CLIENT_ID"),
     }

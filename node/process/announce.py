@@ -3,6 +3,9 @@
 from milena.model.build_kind import build_kind
 from node.config.options import NodeConfig
 
+ANNOUNCE = "MILENA_ANNOUNCE"
+"""The environment variable that is "no" for nodes of ``milena dev``, which names the next steps once for all nodes."""
+
 
 def announcement(config: NodeConfig, url: str) -> str:
     """Return the node's URL, its data directory, and commands to try next.

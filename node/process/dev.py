@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import ctypes
 import os
+import re
 import secrets
 import shlex
 import signal
@@ -22,6 +23,7 @@ from urllib.parse import urlsplit
 from milena.model.clock import SystemClock
 from milena.model.errors import StartupError
 from node.config.sources import flag_of
+from node.process.announce import ANNOUNCE
 
 EXIT_ALL_ENDED = 1
 EXIT_REFUSED = 78
@@ -34,6 +36,8 @@ PORTS_APART = 5
 PIECE_BYTES = 64 << 10
 READY_POLL_MS = 200
 READY_TIMEOUT_S = 2.0
+_MERE_WARNING = re.compile(r"\S+Z (debug|info|warning) ")
+"""The beginning of a node's log line that is no error."""
 _PR_SET_PDEATHSIG = 1
 # Loaded at import, because no import may happen between fork and exec.
 _prctl = getattr(ctypes.CDLL(None), "prctl", None)
@@ -109,7 +113,7 @@ def plan_nodes(
                     *(sys.executable, "-P", "-m", "node", "start"),
                     *_flags({**settings, **options}),
                 ),
-                environment={**inherited, **chosen, "PYTHONUNBUFFERED": "1"},
+                environment={**inherited, **chosen, "PYTHONUNBUFFERED": "1", ANNOUNCE: "no"},
                 url=f"http://127.0.0.1:{base_port + node_id - 1}",
                 chosen=chosen,
             )
@@ -183,15 +187,20 @@ def next_steps(plans: Sequence[NodePlan], password_file: str | None) -> str:
 
 
 async def run_nodes(
-    plans: Sequence[NodePlan], *, write: Callable[[str], object], ready_text: str = ""
+    plans: Sequence[NodePlan],
+    *,
+    write: Callable[[str], object],
+    ready_text: str = "",
+    has_quiet_stop: bool = False,
 ) -> int:
     """Run the processes until SIGINT or SIGTERM, or until all have ended; return the exit code.
 
-    ``ready_text`` is written once, when all nodes are ready.
+    ``ready_text`` is written once, when all nodes are ready. ``has_quiet_stop``: while all nodes stop, show only their
+    errors. They warn of each other's end then.
 
     A node that refuses to start stops them all: its settings are wrong, and so are the others'.
     """
-    cluster = _NodeProcesses(write)
+    cluster = _NodeProcesses(write, has_quiet_stop=has_quiet_stop)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, cluster.stop, 0)
@@ -206,8 +215,9 @@ async def run_nodes(
 class _NodeProcesses:
     """The running processes."""
 
-    def __init__(self, write: Callable[[str], object]) -> None:
+    def __init__(self, write: Callable[[str], object], *, has_quiet_stop: bool) -> None:
         self._write = write
+        self._has_quiet_stop = has_quiet_stop
         self._running: dict[str, asyncio.subprocess.Process] = {}
         self._exit_code = EXIT_ALL_ENDED
         self._is_stopping = False
@@ -278,7 +288,7 @@ class _NodeProcesses:
         self, plan: NodePlan, process: asyncio.subprocess.Process, prefix: str
     ) -> None:
         assert process.stdout is not None, "stdout is a pipe"
-        await _copy_lines(process.stdout, prefix, self._write)
+        await _copy_lines(process.stdout, prefix, self._write, self._is_shown)
         code = await process.wait()
         del self._running[plan.name]
         if self._is_stopping:
@@ -292,6 +302,10 @@ class _NodeProcesses:
             "--base-peer-port\n"
         )
         self.stop(EXIT_REFUSED)
+
+    def _is_shown(self, line: str) -> bool:
+        is_quiet = self._is_stopping and self._has_quiet_stop
+        return not (is_quiet and _MERE_WARNING.match(line))
 
 
 async def _is_ready(url: str) -> bool:
@@ -318,17 +332,20 @@ def _how(code: int) -> str:
 
 
 async def _copy_lines(
-    stream: asyncio.StreamReader, prefix: str, write: Callable[[str], object]
+    stream: asyncio.StreamReader,
+    prefix: str,
+    write: Callable[[str], object],
+    is_shown: Callable[[str], bool],
 ) -> None:
-    """Copy whole lines, each with a prefix; a line longer than the buffer is broken."""
+    """Copy whole lines that are to be shown, each with a prefix; a line longer than the buffer is broken."""
     rest = b""
     while piece := await stream.read(PIECE_BYTES):
         *lines, rest = (rest + piece).split(b"\n")
         if len(rest) >= PIECE_BYTES:
             lines, rest = [*lines, rest], b""
-        if lines:
-            write("".join(f"{prefix}{_text(line)}\n" for line in lines))
-    if rest:
+        if shown := [text for line in lines if is_shown(text := _text(line))]:
+            write("".join(f"{prefix}{text}\n" for text in shown))
+    if rest and is_shown(_text(rest)):
         write(f"{prefix}{_text(rest)}\n")
 
 

@@ -122,6 +122,14 @@ async def test_probes(api):
     assert (ready.status, ready.json["reason"]) == (503, "catching up")
 
 
+async def test_a_probe_that_says_no_is_not_logged_as_a_fault(api, caplog):
+    caplog.set_level("DEBUG", "http_api.access")
+    api.node.is_ready = api.node.has_started = False
+    for path in ("/readyz", "/startupz", "/ready", "/status/ready"):
+        assert (await api.get(path)).status == 503
+    assert {record.levelname for record in caplog.records} == {"INFO"}
+
+
 async def test_probes_have_the_names_that_other_servers_give_them(api):
     for is_ready in (True, False):
         api.node.is_ready = is_ready

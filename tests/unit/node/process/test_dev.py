@@ -19,6 +19,7 @@ from milena.model.errors import StartupError
 from node.config.rules import secret_of
 from node.config.sources import load_config
 from node.process import dev
+from node.process.announce import ANNOUNCE
 from node.process.dev import NodePlan, check_ports, next_steps, plan_nodes, run_nodes
 from tests.support.command_lines import check_command_line
 
@@ -158,6 +159,40 @@ async def test_one_signal_stops_every_node():
     os.kill(os.getpid(), signal.SIGINT)
     assert await run == 0
     assert "stopping" in output.text
+
+
+SPEAKS = """
+import signal, sys
+def stop(*_):
+    print("2026-11-29T20:04:27.934Z warning node.wiring drain incomplete")
+    print("2026-11-29T20:04:27.935Z error node.wiring disk failed")
+    print("Traceback")
+    sys.exit(0)
+signal.signal(signal.SIGTERM, stop)
+print("2026-11-29T20:04:27.933Z warning node.wiring up")
+signal.pause()
+"""
+
+
+@pytest.mark.parametrize("is_quiet", [True, False])
+async def test_warnings_that_a_stop_of_all_nodes_causes_are_not_shown(is_quiet: bool):
+    output = Output()
+    run = asyncio.ensure_future(
+        run_nodes([process("a", SPEAKS)], write=output, has_quiet_stop=is_quiet)
+    )
+    await output.has("wiring up")
+    os.kill(os.getpid(), signal.SIGINT)
+    assert await run == 0
+    assert ("drain incomplete" in output.text) is not is_quiet
+    assert "disk failed" in output.text
+    assert "Traceback" in output.text
+
+
+def test_nodes_of_a_local_cluster_leave_the_next_steps_to_it(tmp_path: Path):
+    (first, *_) = plan(tmp_path)
+    assert first.environment[ANNOUNCE] == "no"
+    assert ANNOUNCE not in first.command, "a node that is started by hand announces itself"
+    assert load_config(None, first.environment, flags(first.arguments)).node_id == 1
 
 
 async def test_the_console_is_named_once_behind_the_nodes():
