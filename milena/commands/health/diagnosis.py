@@ -12,8 +12,8 @@ SKEW_MS_MAX = 3_000
 """Dates have whole seconds, and a response takes time: a smaller difference cannot be seen from outside."""
 DISK_FREE_BYTES_MIN = 1 << 30
 """Space for some segments: when one is closed, a new one is started while old ones still exist."""
-CERTIFICATE_DAYS_MIN = 30
-"""Days before the end of a certificate at which it should be renewed."""
+CERTIFICATE_DAYS_MIN = 14
+"""The days before the end of a certificate from which on it is a warning, as for the alert MilenaCertificateExpires."""
 PLACES_MAX = 5
 """The most partitions that are named of many."""
 

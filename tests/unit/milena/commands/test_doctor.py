@@ -2,7 +2,9 @@
 
 import asyncio
 import json
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -11,7 +13,13 @@ from milena.cluster.group_views import GroupSummary
 from milena.cluster.node_exam import NodeExam
 from milena.cluster.node_metrics import MetricsView
 from milena.cluster.view import ClusterView, NodeView, PartitionView, TopicView
-from milena.commands.health.diagnosis import ClusterExam, Finding, Severity, diagnose
+from milena.commands.health.diagnosis import (
+    CERTIFICATE_DAYS_MIN,
+    ClusterExam,
+    Finding,
+    Severity,
+    diagnose,
+)
 from milena.commands.health.status_watch import GroupLag
 from tests.support.fakes.api import FakeApi
 from tests.support.http.http_server import serving
@@ -162,15 +170,24 @@ def certificates(*days: float) -> list[Finding]:
 
 
 def test_a_certificate_that_ends_soon_is_a_warning_and_one_that_has_ended_is_wrong():
-    (fine,) = certificates(90, 30)
-    assert (fine.severity, fine.found) == (Severity.OK, "the first expires in 30 days")
-    (soon,) = certificates(90, 29)
+    (fine,) = certificates(90, 14)
+    assert (fine.severity, fine.found) == (Severity.OK, "the first expires in 14 days")
+    (soon,) = certificates(90, 13)
     assert soon.severity is Severity.WARNING
-    assert soon.found == "a certificate of tls_cert_file on node 2 expires in 29 days"
+    assert soon.found == "a certificate of tls_cert_file on node 2 expires in 13 days"
     ended, soon = certificates(5, -3)
     assert (ended.severity, soon.severity) == (Severity.WRONG, Severity.WARNING)
     assert ended.found == "a certificate of tls_cert_file on node 2 expired 3 days ago"
     assert "without a restart" in ended.advice
+
+
+def test_the_doctor_warns_of_certificates_when_the_alert_does():
+    root = Path(__file__).parents[4]
+    rule = (root / "helm/milena/rules/milena.yaml").read_text().split("MilenaCertificateExpires")[1]
+    assert re.search(r"- time\(\) < (\d+) \* 86400", rule)[1] == str(CERTIFICATE_DAYS_MIN)
+    for page in ("command-line.md", "monitoring.md"):
+        days = re.findall(r"expires\s+within (\d+) days", (root / "docs" / page).read_text())
+        assert set(days) == {str(CERTIFICATE_DAYS_MIN)}
 
 
 def test_without_tls_nothing_is_said_of_certificates():
