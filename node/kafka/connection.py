@@ -39,6 +39,8 @@ logger = logging.getLogger(__name__)
 
 IN_WORK_MAX = 32
 """Requests of a connection that have no response yet. Above this, the connection stops reading."""
+CLIENT_ID_SHOWN = 64
+"""Characters of a client id in a log line."""
 API_VERSIONS = 18
 """The API whose responses have the oldest header, because its versions are not agreed upon yet (KIP-511)."""
 
@@ -290,7 +292,10 @@ class KafkaConnection(asyncio.Protocol):
     async def _handled(self, api: Api, call: KafkaCall) -> Body | Started | None:
         try:
             return await api.handle(self._context.services, call)
-        except (MalformedFrameError, CloseConnectionError):
+        except MalformedFrameError as error:
+            named = f"{api.name} {call.version} of client {call.client_id[:CLIENT_ID_SHOWN]!r}"
+            raise MalformedFrameError(f"{named}: {error.message}") from error
+        except CloseConnectionError:
             raise
         except Exception as error:
             raise CloseConnectionError(self._report(call, error)) from error

@@ -21,6 +21,7 @@ from node.metrics.counts import (
     LATENCY_BOUNDS_MS,
     CompactionCounts,
     GroupCounts,
+    KafkaCounts,
     LatencyCounts,
     NodeCounts,
     PartitionCounts,
@@ -102,6 +103,7 @@ class NodeMetrics:
             _ImageCollector(node_id, image, is_ready),
             _QuorumCollector(quorum),
             _CountsCollector(counts),
+            _KafkaCollector(counts.kafka),
             _DiskCollector(directory),
             _CertificateCollector(certificate_expiry_s),
             _ClockCollector(clock),
@@ -390,6 +392,31 @@ class _CertificateCollector(Collector):
         for name, at_s in self._expiry_s().items():
             gauge.add_metric([name], at_s)
         yield gauge
+
+
+class _KafkaCollector(Collector):
+    """The Kafka interface; no sample of requests before the first one."""
+
+    def __init__(self, counts: KafkaCounts) -> None:
+        self._counts = counts
+
+    def collect(self) -> Iterator[Metric]:
+        requests = CounterMetricFamily(
+            "milena_kafka_requests",
+            "Requests of Kafka clients, by API and the first error code of the response; 0: no error.",
+            labels=["api", "code"],
+        )
+        for (api, code), count in sorted(self._counts.requests.items()):
+            requests.add_metric([api, str(code)], count)
+        yield requests
+        yield _gauge(
+            "kafka_connections", "Open connections of Kafka clients.", self._counts.connections
+        )
+        yield _counter(
+            "kafka_refused_frames",
+            "Connections of Kafka clients that were closed because their bytes were no request that is served.",
+            self._counts.refused_frames,
+        )
 
 
 class _ClockCollector(Collector):

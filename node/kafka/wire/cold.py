@@ -55,12 +55,9 @@ def decode(key: int, version: int, reader: WireReader) -> Message:
         decode_from = kind._struct.compiled_decode_from(
             version, compact=is_flexible, tagged=is_flexible, data_class=kind
         )
-        message, end = decode_from(data, 0)
+        message, _ = decode_from(data, 0)
     except Exception as error:
         raise MalformedFrameError(f"{kind.__name__}: {type(error).__name__}: {error}") from error
-    # The library ignores what follows.
-    if end != len(data):
-        raise MalformedFrameError(f"{kind.__name__}: {len(data) - end} bytes follow the message")
     _check_nulls(kind, version, message)
     return message
 

@@ -85,7 +85,6 @@ def decode_request(reader: WireReader, version: int) -> WireFetch:
     if version >= 11:
         reader.string()
     reader.skip_tags()
-    reader.finish()
     return WireFetch(wait_ms, bytes_min, bytes_max, is_uncommitted, session_id, topics)
 
 

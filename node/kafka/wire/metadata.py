@@ -79,7 +79,6 @@ def decode_request(reader: WireReader, version: int) -> MetadataRequest:
     wants_cluster = reader.boolean() if 8 <= version <= 10 else False
     wants_topic = reader.boolean() if version >= 8 else False
     reader.skip_tags()
-    reader.finish()
     return MetadataRequest(topics, may_create, wants_cluster, wants_topic)
 
 

@@ -3,6 +3,8 @@
 A *compact* encoding writes a length plus one as an unsigned varint; 0 means null. The flexible versions of a message
 use it, and end each structure with tagged fields. The older versions write lengths as int16 or int32; -1 means null.
 
+Bytes behind a message are ignored, as Kafka does: librdkafka 2.16 sends three of them when it asks for all topics.
+
 Source: Kafka's protocol guide (primitive types), KIP-482 (flexible versions).
 """
 
@@ -165,15 +167,6 @@ class WireReader:
         if count > TAGS_MAX:
             raise MalformedFrameError(f"a structure has {count} tagged fields")
         return count
-
-    def finish(self) -> None:
-        """Make sure that nothing is left.
-
-        Raises:
-            MalformedFrameError: there is; the message is not what it claims to be.
-        """
-        if self._at != self._end:
-            raise MalformedFrameError(f"{self._end - self._at} bytes follow the message")
 
 
 class WireWriter:

@@ -62,7 +62,6 @@ def decode_request(reader: WireReader, version: int) -> WireProduce:
         reader.skip_tags()
         topics.append((name, partitions))
     reader.skip_tags()
-    reader.finish()
     return WireProduce(transactional_id, acks, timeout_ms, topics)
 
 

@@ -292,6 +292,17 @@ def test_a_wrong_clock_is_told():
     assert found["milena_clock_offset_ms", ""] == 5_000
 
 
+def test_requests_of_kafka_clients_are_counted_by_api_and_code():
+    node = Node()
+    node.counts.kafka.requests.update({("Produce", 0): 3, ("Fetch", 6): 1})
+    node.counts.kafka.connections, node.counts.kafka.refused_frames = 2, 4
+    read = node.read()
+    assert read["milena_kafka_requests_total", "Produce,0"] == 3
+    assert read["milena_kafka_requests_total", "Fetch,6"] == 1
+    assert read["milena_kafka_connections", ""] == 2
+    assert read["milena_kafka_refused_frames_total", ""] == 4
+
+
 def lag_of(
     group: str, partition: int, lag: int | None, *, is_age_known: bool = True
 ) -> GroupSample:

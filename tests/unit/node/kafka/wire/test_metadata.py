@@ -106,6 +106,12 @@ def test_a_response_is_what_kafka_python_reads(version: int) -> None:
         assert first.topic_id.bytes == TOPIC_ID
 
 
+def test_the_request_of_librdkafka_for_all_topics_is_understood() -> None:
+    # Version 2.16 leaves an array of the old encoding in a flexible version; Kafka ignores the rest.
+    found = wire.decode_request(reader(bytes.fromhex("00000000010000"), 13), 13)
+    assert found == wire.MetadataRequest(None, False, False, False)
+
+
 def test_hostile_bytes_are_malformed() -> None:
     rng = random.Random(3)
     for version in VERSIONS:
@@ -118,8 +124,6 @@ def test_hostile_bytes_are_malformed() -> None:
         for cut in range(len(data)):
             with pytest.raises(MalformedFrameError):
                 wire.decode_request(reader(data[:cut], version), version)
-        with pytest.raises(MalformedFrameError):
-            wire.decode_request(reader(data + b"\0", version), version)
         for _ in range(300):
             spoiled = bytearray(data)
             spoiled[rng.randrange(len(data))] = rng.randrange(256)
