@@ -32,6 +32,8 @@ COMPACTED = LogConfig(
 )
 """The settings of a log that is always due for compaction; a tombstone stays for a second."""
 
+KAFKA_CODECS = range(5)
+
 Pair = tuple[bytes | None, bytes | None]
 
 
@@ -135,9 +137,9 @@ def filled_log(
                 wanted.pop(key, None)
             else:
                 wanted[key] = value
-        log.append_as_leader(
-            [keyed_batch(pairs)], leader_epoch=number * 4 // batches, now_ms=NOW_MS + number
-        )
+        # Some are of Kafka clients, with every codec.
+        batch = keyed_batch(pairs, kafka=number % 10 if number % 10 in KAFKA_CODECS else None)
+        log.append_as_leader([batch], leader_epoch=number * 4 // batches, now_ms=NOW_MS + number)
     append(log, keyed_batch([(b"last", b"1")]), epoch=4, now_ms=NOW_MS + batches)
     wanted[b"last"] = b"1"
     roll(log)

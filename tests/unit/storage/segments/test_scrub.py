@@ -21,8 +21,9 @@ from tests.support.disk.small_logs import bases
 
 def model_of(count: int = 30) -> LogModel:
     model = LogModel(config=SMALL)
-    for _ in range(count):
-        model.append([make_batch(2, value_bytes=150)])
+    for number in range(count):
+        # Every other batch is of a Kafka client.
+        model.append([make_batch(2, value_bytes=150, kafka=0 if number % 2 else None)])
     model.sync()
     model.checkpoint()
     return model
