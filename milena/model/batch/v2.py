@@ -198,9 +198,17 @@ def kafka_batch(buffer: Buffer, header: BatchHeader, position: int = 0) -> tuple
 def encode(header: BatchHeader, columns: RecordColumns, *, codec: Codec = Codec.NONE) -> bytes:
     """Encode the records of a stored batch as a Kafka batch at the same offsets, without a producer.
 
+    A batch without records becomes a filler.
+
     Raises:
         InvalidRecordError: a header name that UTF-8 cannot hold.
     """
+    if not columns.values:
+        return encode_filler(
+            base_offset=header.base_offset,
+            last_offset=header.last_offset,
+            leader_epoch=header.leader_epoch,
+        )
     is_append_time = header.attributes & TIMESTAMP_TYPE_BIT
     fields = (
         codec | is_append_time,

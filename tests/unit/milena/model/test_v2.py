@@ -460,6 +460,14 @@ class TestEncode:
         header.last_offset_delta = 9
         assert decoded(encode(header, columns)).last_offset_delta == 9
 
+    def test_a_batch_without_records_is_passed_as_a_gap(self) -> None:
+        columns = RecordColumns([], None, None, [], None)
+        header = decode_header(encode_batch(columns, base_timestamp_ms=1))
+        header.last_offset_delta = 9
+        assert encode(header, columns) == encode_filler(
+            base_offset=0, last_offset=9, leader_epoch=-1
+        )
+
     def test_a_header_name_that_is_no_text_is_refused(self) -> None:
         columns = RecordColumns(None, None, None, [b"v"], [[("\ud800", None)]])
         with pytest.raises(InvalidRecordError, match="header name"):
