@@ -278,7 +278,7 @@ def dev(
         click.echo(f"milena: cannot start: {error.message}", err=True)
         raise SystemExit(EXIT_REFUSED) from None
     write = partial(click.echo, nl=False)
-    text = dev_cluster.next_steps(plans, password_file)
+    text = dev_cluster.next_steps(plans, password_file, kafka_port)
     is_quiet = log_level in {"warning", "error"}
     running = dev_cluster.run_nodes(plans, write=write, ready_text=text, has_quiet_stop=is_quiet)
     raise SystemExit(asyncio.run(running))

@@ -173,13 +173,17 @@ def check_ports(
                     ) from error
 
 
-def next_steps(plans: Sequence[NodePlan], password_file: str | None) -> str:
-    """Return the text that ends the start: where the console is, and three commands to try."""
+def next_steps(
+    plans: Sequence[NodePlan], password_file: str | None, kafka_port: int | None = None
+) -> str:
+    """Return the text that ends the start: where clients reach the cluster, and three commands to try."""
+    kafka = "" if kafka_port is None else f", Kafka clients 127.0.0.1:{kafka_port}"
     options = f" --url {plans[0].url}"
     if password_file is not None:
         options += f" --user admin --password-file {shlex.quote(password_file)}"
     return (
-        f"ready: {len(plans)} node{'s' * (len(plans) > 1)}, console {plans[0].url}/console/. Try in another terminal:\n"
+        f"ready: {len(plans)} node{'s' * (len(plans) > 1)}, console {plans[0].url}/console/{kafka}. "
+        "Try in another terminal:\n"
         f"  milena topics create greetings --if-not-exists{options}\n"
         f"  echo hello | milena produce greetings{options}\n"
         f"  milena consume greetings{options}\n"

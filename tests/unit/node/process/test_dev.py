@@ -254,6 +254,11 @@ def test_the_next_steps_are_commands_that_exist(tmp_path: Path, password_file: s
         check_command_line(words[1:])
 
 
+def test_the_next_steps_say_where_kafka_clients_connect(tmp_path: Path):
+    first, *_ = next_steps(plan(tmp_path), None, 9092).splitlines()
+    assert first.endswith("/console/, Kafka clients 127.0.0.1:9092. Try in another terminal:")
+
+
 @pytest.mark.parametrize("option", ["--base-port", "--base-peer-port"])
 def test_a_port_that_is_taken_names_the_option_to_change(unused_tcp_port_factory, option: str):
     bases = {
