@@ -243,6 +243,7 @@ class Node(Assembly):
                 deletions=self.deletions,
                 reassignments=self.reassignments,
                 directory=self.directory,
+                groups=self.groups.classic,
                 produce=self.produce,
                 reads=self.reads,
                 clock=self.clock,

@@ -99,6 +99,7 @@ class KafkaConnection(asyncio.Protocol):
         self._context = context
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
+        self._host = ""
         self._splitter = FrameSplitter(context.frame_bytes_max)
         self._waiting: deque[bytes] = deque()
         self._unanswered: deque[_Unanswered] = deque()
@@ -117,6 +118,8 @@ class KafkaConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take a client in."""
         self._transport = cast("asyncio.Transport", transport)
+        peer = transport.get_extra_info("peername")
+        self._host = "" if peer is None else str(peer[0])
         self._context.counts.connections += 1
         self._context.connections.add(self)
 
@@ -275,7 +278,9 @@ class KafkaConnection(asyncio.Protocol):
             await self._settle()
             await self._may_write.wait()
         client_id, reader = body_of(frame, is_flexible=head.version >= api.flexible_from)
-        call = KafkaCall(api, head.version, client_id, reader, self._context.address())
+        call = KafkaCall(
+            api, head.version, client_id, reader, address=self._context.address(), host=self._host
+        )
         answer: asyncio.Future[Body | None]
         started = await self._handled(api, call)
         if isinstance(started, Started):

@@ -8,6 +8,7 @@ from milena.disk.files import Buffer
 from milena.model.clock import Clock
 from milena.model.errors import MilenaError
 from node.control.standing import Standing
+from node.groups.classic.service import ClassicGroups
 from node.kafka.wire import cold
 from node.kafka.wire.primitives import WireReader
 from node.metadata.store import MetadataStore
@@ -45,6 +46,7 @@ class KafkaServices:
     deletions: DeletionService
     reassignments: ReassignmentService
     directory: DataDirectory
+    groups: ClassicGroups
     produce: ProduceService
     reads: ReadService
     clock: Clock
@@ -61,17 +63,25 @@ class Started:
 class KafkaCall:
     """One request."""
 
-    __slots__ = ("address", "api", "client_id", "code", "reader", "version")
+    __slots__ = ("address", "api", "client_id", "code", "host", "reader", "version")
 
     def __init__(
-        self, api: "Api", version: int, client_id: str, reader: WireReader, address: KafkaAddress
+        self,
+        api: "Api",
+        version: int,
+        client_id: str,
+        reader: WireReader,
+        *,
+        address: KafkaAddress,
+        host: str,
     ) -> None:
-        """Open a request. ``address``: where clients reach the listener that it came on."""
+        """Open a request. ``address``: where clients reach the listener that it came on. ``host``: the client's."""
         self.api = api
         self.version = version
         self.client_id = client_id
         self.reader = reader
         self.address = address
+        self.host = host
         self.code = 0
         """The first error code of the response, for the metrics."""
 

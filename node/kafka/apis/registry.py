@@ -4,6 +4,9 @@ from node.kafka.apis import (
     cluster,
     configs,
     fetch,
+    group_offsets,
+    group_views,
+    groups,
     metadata,
     offsets,
     partitions,
@@ -24,6 +27,9 @@ _SERVED: tuple[Api, ...] = (
     *configs.APIS,
     *partitions.APIS,
     *topics.APIS,
+    *groups.APIS,
+    *group_offsets.APIS,
+    *group_views.APIS,
 )
 
 APIS: dict[int, Api] = {api.key: api for api in (*_SERVED, api_versions(_SERVED))}

@@ -22,6 +22,9 @@ Message: TypeAlias = Any
 """A decoded message; its fields are attributes."""
 
 
+VERSION_MAX = (1 << 15) - 1
+
+
 def _classes(*modules: ModuleType) -> dict[tuple[int, str], Any]:
     found: dict[tuple[int, str], Any] = {}
     for module in modules:
@@ -37,9 +40,9 @@ _CLASSES = _classes(admin, consumer, metadata, producer, sasl)
 
 
 def flexible_from(key: int) -> int:
-    """Return the first flexible version of an API."""
+    """Return the first flexible version of an API; a version that no client sends if there is none."""
     first: int = _CLASSES[key, "request"]._flexible_versions[0]
-    return first
+    return first if first >= 0 else VERSION_MAX
 
 
 def decode(key: int, version: int, reader: WireReader) -> Message:

@@ -113,7 +113,7 @@ class KafkaClient:
         self.transport.sent.clear()
         return found
 
-    async def call(self, key: int, version: int, **fields: Any) -> Any:
+    async def call(self, key: int, version: int, /, **fields: Any) -> Any:
         """Send a request and return its response, as kafka-python decodes it."""
         sent = self.ask(key, version, cold.encode_request(key, version, fields))
         await self.connection.idle()
@@ -141,6 +141,7 @@ def services_of(node: Assembly) -> KafkaServices:
         deletions=node.deletions,
         reassignments=node.reassignments,
         directory=node.directory,
+        groups=node.groups.classic,
         produce=node.produce,
         reads=node.reads,
         clock=node.clock,

@@ -29,7 +29,9 @@ async def test_only_addresses_of_leaders_that_clients_reach_are_told() -> None:
     async with cluster_of() as cluster:
         services = services_of(cluster.nodes[1])
         address = listener_of(cluster.nodes[1])._context.address()
-        call = KafkaCall(APIS[0], 11, "", WireReader(b"", 0, is_flexible=True), address)
+        call = KafkaCall(
+            APIS[0], 11, "", WireReader(b"", 0, is_flexible=True), address=address, host=""
+        )
         assert addresses_of(services, call, [None]) == []
         found = addresses_of(services, call, [(1, 0), (2, 0), None])
         assert [(row.broker_id, row.host, row.port) for row in found] == [(1, "127.0.0.1", 9092)]

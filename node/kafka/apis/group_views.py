@@ -1,0 +1,111 @@
+"""Groups as tools see them: DescribeGroups (15), ListGroups (16), DeleteGroups (42).
+
+A node lists the groups that it coordinates, of both kinds. Only groups of Kafka's classic protocol can be described.
+Tools describe a server group over HTTP.
+
+Source: Kafka's protocol guide, KIP-222 (DeleteGroups), KIP-518 and KIP-848 (filters), KIP-1043 (version 6).
+"""
+
+from typing import Any
+
+from http_api.protocol.kafka_codes import KafkaCode
+from milena.model.errors import MilenaError
+from node.groups.classic.calls import ClassicDescription, ClassicState
+from node.kafka.apis.api import Api, Body, KafkaCall, KafkaServices
+from node.kafka.apis.groups import check_count, group_code_of, invalid_group
+
+_GROUP_OPERATIONS = frozenset({3, 6, 8})
+"""READ, DELETE and DESCRIBE: all that exist, while the interface asks for no credentials. Source: KIP-430."""
+_NOT_FOUND_FROM = 6
+"""The first version in which a missing group is an error, and not Dead."""
+
+
+async def _describe_groups(services: KafkaServices, call: KafkaCall) -> Body:
+    request = call.message()
+    check_count(len(request.groups))
+    has_operations = call.version >= 3 and request.include_authorized_operations
+    rows = []
+    for group_id in request.groups:
+        try:
+            found = await services.groups.describe(group_id)
+            code, message = KafkaCode.NONE, None
+        except MilenaError as error:
+            found = ClassicDescription(group_id=group_id, state=ClassicState.DEAD)
+            code, message = invalid_group(group_id) or group_code_of(error), error.message
+        if found.state is ClassicState.DEAD and not code and call.version >= _NOT_FOUND_FROM:
+            code, message = KafkaCode.GROUP_ID_NOT_FOUND, f"There is no classic group {group_id!r}."
+        operations = _GROUP_OPERATIONS if has_operations else None
+        rows.append(_described(found) | _error(call, code, message, operations))
+    return call.answer({"groups": rows})
+
+
+def _error(
+    call: KafkaCall, code: KafkaCode, message: str | None, operations: frozenset[int] | None
+) -> dict[str, Any]:
+    return {
+        "error_code": call.note(code),
+        "error_message": message,
+        "authorized_operations": operations,
+    }
+
+
+def _described(found: ClassicDescription) -> dict[str, Any]:
+    return {
+        "group_id": found.group_id,
+        "group_state": found.state.value,
+        "protocol_type": found.protocol_type,
+        "protocol_data": found.protocol,
+        "members": [
+            {
+                "member_id": member.member_id,
+                "group_instance_id": member.instance_id,
+                "client_id": member.client_id,
+                "client_host": f"/{member.host}",  # Kafka's form of an address
+                "member_metadata": member.metadata,
+                "member_assignment": member.assignment,
+            }
+            for member in found.members
+        ],
+    }
+
+
+async def _list_groups(services: KafkaServices, call: KafkaCall) -> Body:
+    request = call.message()
+    states = {state.lower() for state in request.states_filter} if call.version >= 4 else set()
+    kinds = {kind.lower() for kind in request.types_filter} if call.version >= 5 else set()
+    rows = []
+    for one in await services.groups.groups():
+        kind = "classic" if one.is_classic else "consumer"
+        if (states and one.state.lower() not in states) or (kinds and kind not in kinds):
+            continue
+        rows.append(
+            {
+                "group_id": one.group_id,
+                "protocol_type": one.protocol_type,
+                "group_state": str(one.state),
+                "group_type": kind,
+            }
+        )
+    return call.answer({"error_code": KafkaCode.NONE, "groups": rows})
+
+
+async def _delete_groups(services: KafkaServices, call: KafkaCall) -> Body:
+    request = call.message()
+    check_count(len(request.groups_names))
+    rows = []
+    for group_id in request.groups_names:
+        code = invalid_group(group_id) or KafkaCode.NONE
+        if code is KafkaCode.NONE:
+            try:
+                await services.groups.delete(group_id)
+            except MilenaError as error:
+                code = group_code_of(error)
+        rows.append({"group_id": group_id, "error_code": call.note(code)})
+    return call.answer({"results": rows})
+
+
+APIS = (
+    Api(key=15, name="DescribeGroups", first=0, last=6, flexible_from=5, handle=_describe_groups),
+    Api(key=16, name="ListGroups", first=0, last=5, flexible_from=3, handle=_list_groups),
+    Api(key=42, name="DeleteGroups", first=0, last=2, flexible_from=2, handle=_delete_groups),
+)
