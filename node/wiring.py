@@ -253,7 +253,7 @@ class Node(Assembly):
             contained=self.counts.contained,
             counts=self.counts.kafka,
             address=address,
-            connections_max=self.config.limits.connections_max,
+            connections_max=self._connections_max(),
         )
 
     # -- calls from the parts to the process -----------------------------------------------------
@@ -349,10 +349,17 @@ class Node(Assembly):
         self.health.has_started = True
         logger.info("listening url=%s data_dir=%s", self.url, self.directory.root)
 
+    def _connections_max(self) -> int:
+        """Return how many connections each interface may have: they share the descriptors that clients may use."""
+        interfaces = 1 if self.config.kafka_listen is None else 2
+        wanted = self.config.limits.connections_max * interfaces
+        affordable = descriptors.affordable_connections(wanted, descriptors.raise_limit())
+        return max(1, affordable // interfaces)
+
     def _api_limits(self) -> ApiLimits:
         limits = self.config.limits
         wanted = limits.connections_max
-        connections_max = descriptors.affordable_connections(wanted, descriptors.raise_limit())
+        connections_max = self._connections_max()
         if connections_max < wanted:
             logger.info(
                 "the limit of open files allows fewer connections connections_max=%d configured=%d",

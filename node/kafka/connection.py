@@ -227,6 +227,9 @@ class KafkaConnection(asyncio.Protocol):
     def check(self, now_s: float) -> None:
         """Close the connection if its client keeps the node waiting for too long."""
         patience = self._context.patience
+        if not self._is_reading and self._frame_since_s is not None:
+            # The client cannot send the rest.
+            self._frame_since_s = now_s
         if self.is_busy or not self._is_reading:
             self._since_s = now_s
             return

@@ -1,7 +1,7 @@
 """The parts that every API has: its row in the table, its calls, and the services that handlers use."""
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from http_api.ports.node import ApiLimits
 from milena.disk.files import Buffer
@@ -18,6 +18,7 @@ from node.services.produce import ProduceService
 from node.services.reads import ReadService
 from node.services.reassignments import ReassignmentService
 from node.services.record_deletion import DeletionService
+from raft_meta.machine.image import Partition, Topic
 from storage.replica.data_directory import DataDirectory
 
 Body = list[Buffer]
@@ -33,6 +34,16 @@ class KafkaAddress:
 
     host: str
     port: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRowKept:
+    """The encoded row of a topic, and all that it was made from: these objects never change."""
+
+    topic: Topic
+    brokers: object
+    states: tuple[Partition | None, ...]
+    row: bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +62,8 @@ class KafkaServices:
     reads: ReadService
     clock: Clock
     limits: ApiLimits
+    topic_rows: dict[tuple[str, int, bool], TopicRowKept] = field(default_factory=dict)
+    """Rows of Metadata, by topic id, version, and whether they have operations."""
 
 
 @dataclass(frozen=True, slots=True)

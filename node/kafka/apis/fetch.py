@@ -120,8 +120,9 @@ class _FetchRound:
             return self._refused(topic, part, KafkaCode.UNKNOWN_TOPIC_ID if is_by_id else runner)
         if part.offset < 0:
             return self._refused(topic, part, KafkaCode.OFFSET_OUT_OF_RANGE)
-        if self.size and self._left <= 0:
-            return self._passed_over(runner, part)
+        is_at_end = part.offset == runner.readable_end(is_uncommitted=self._request.is_uncommitted)
+        if (is_at_end and not runner.is_damaged) or (self.size and self._left <= 0):
+            return self._without_records(runner, part)
         try:
             result = await self._services.reads.fetch(
                 FetchRequest(
@@ -143,7 +144,7 @@ class _FetchRound:
             return self._refused(topic, part, kafka_code_of(error))
         size = sum(map(len, pieces))
         if self.size and size > self._left:
-            return self._passed_over(runner, part)
+            return self._without_records(runner, part)
         self.size += size
         self._left -= size
         stable = result.last_stable_offset
@@ -157,8 +158,8 @@ class _FetchRound:
         )
         return _Read(row, size, runner, max(part.offset, result.readable_end))
 
-    def _passed_over(self, runner: PartitionRunner, part: FetchedPartition) -> _Read:
-        """Return a partition without records: the response is full."""
+    def _without_records(self, runner: PartitionRunner, part: FetchedPartition) -> _Read:
+        """Return a partition without records: the client has them all, or the response is full."""
         row = RecordsRow(
             part.partition,
             KafkaCode.NONE,

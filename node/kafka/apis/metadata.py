@@ -5,11 +5,10 @@ under the node's rule (``auto_create_topics``), if the client allows that.
 """
 
 import asyncio
-from dataclasses import dataclass
 
 from http_api.protocol.kafka_codes import KafkaCode, kafka_code_of
 from milena.model.errors import MilenaError
-from node.kafka.apis.api import Api, Body, KafkaCall, KafkaServices
+from node.kafka.apis.api import Api, Body, KafkaCall, KafkaServices, TopicRowKept
 from node.kafka.wire.metadata import (
     FLEXIBLE_FROM,
     OPERATIONS_UNKNOWN,
@@ -29,6 +28,8 @@ LISTENER = "plain"
 """The listener whose addresses Metadata has."""
 LISTENER_CODE_FROM = 6
 """The first version whose clients know LISTENER_NOT_FOUND."""
+ROWS_MAX = 10_000
+"""Encoded rows of topics that are kept."""
 CREATED_AT_ONCE_MAX = 50
 """Topics that one request may create; the others do not exist for it. Clients ask again."""
 
@@ -42,49 +43,31 @@ TOPIC_OPERATIONS = _operations(3, 4, 5, 6, 7, 8, 10, 11)
 CLUSTER_OPERATIONS = _operations(5, 7, 8, 9, 10, 11, 12)
 
 
-@dataclass(frozen=True, slots=True)
-class _Known:
-    """The row of a topic, and all that it was made from: these objects never change."""
-
-    topic: Topic
-    brokers: object
-    states: tuple[Partition | None, ...]
-    row: bytes
-
-
-class _Rows:
-    """Encoded rows of topics. A topic with a thousand partitions takes a millisecond to encode."""
-
-    def __init__(self) -> None:
-        self._known: dict[tuple[str, int, bool], _Known] = {}
-
-    def row(self, image: Image, topic: Topic, *, own: int, version: int, operations: int) -> bytes:
-        states = tuple(
-            image.partitions.get((topic.topic_id, number))
-            for number in range(topic.partition_count)
-        )
-        key = (topic.topic_id, version, operations != OPERATIONS_UNKNOWN)
-        found = self._known.get(key)
-        if (
-            found is not None
-            and found.topic is topic
-            and found.brokers is image.brokers
-            and all(a is b for a, b in zip(found.states, states, strict=True))
-        ):
-            return found.row
-        parts = tuple(
-            partition_row(image, number, state, own, version) for number, state in enumerate(states)
-        )
-        row = encode_topic(_topic_row(topic, parts, operations), version)
-        if len(self._known) >= ROWS_MAX:
-            self._known.clear()
-        self._known[key] = _Known(topic, image.brokers, states, row)
-        return row
-
-
-ROWS_MAX = 10_000
-"""Rows that are kept."""
-_rows = _Rows()
+def _encoded_row(
+    services: KafkaServices, image: Image, topic: Topic, *, version: int, operations: int
+) -> bytes:
+    """Return the row of a topic. It is kept: a topic with a thousand partitions takes a millisecond to encode."""
+    states = tuple(
+        image.partitions.get((topic.topic_id, number)) for number in range(topic.partition_count)
+    )
+    key = (topic.topic_id, version, operations != OPERATIONS_UNKNOWN)
+    found = services.topic_rows.get(key)
+    if (
+        found is not None
+        and found.topic is topic
+        and found.brokers is image.brokers
+        and all(a is b for a, b in zip(found.states, states, strict=True))
+    ):
+        return found.row
+    own = services.metadata.node_id
+    parts = tuple(
+        partition_row(image, number, state, own, version) for number, state in enumerate(states)
+    )
+    row = encode_topic(_topic_row(topic, parts, operations), version)
+    if len(services.topic_rows) >= ROWS_MAX:
+        services.topic_rows.clear()
+    services.topic_rows[key] = TopicRowKept(topic, image.brokers, states, row)
+    return row
 
 
 def is_reachable(broker: Broker | None) -> bool:
@@ -180,7 +163,7 @@ async def _metadata(services: KafkaServices, call: KafkaCall) -> Body:
     operations = TOPIC_OPERATIONS if request.wants_topic_operations else OPERATIONS_UNKNOWN
 
     def row(topic: Topic) -> bytes:
-        return _rows.row(image, topic, own=own, version=call.version, operations=operations)
+        return _encoded_row(services, image, topic, version=call.version, operations=operations)
 
     def refused(code: int, name: str | None, topic_id: bytes = NULL_UUID) -> bytes:
         return encode_topic(TopicRow(call.note(code), name, topic_id), call.version)

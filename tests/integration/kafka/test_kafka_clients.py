@@ -279,6 +279,24 @@ def test_random_bytes_and_half_frames_leave_the_nodes_as_they_were(cluster: Loca
     assert [m.value() for m in consumed(cluster, topic, 1)] == [b"v"]
 
 
+def test_a_node_without_the_library_says_what_to_install(tmp_path: Path) -> None:
+    start = (
+        "import sys; sys.modules['kafka'] = None; from milena.cli import main; "
+        "sys.argv = ['milena', 'start', '--data-dir', 'd', '--listen', '127.0.0.1:0', '--peer-listen', "
+        "'127.0.0.1:0', '--kafka-listen', '127.0.0.1:0']; main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", start],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 78
+    assert "pip install 'milena-node[kafka]'" in done.stderr
+
+
 @pytest.mark.parametrize("place", [0, 1], ids=["confluent-kafka", "kafka-python"])
 def test_the_programs_of_the_page_print_what_they_wrote(
     cluster: LocalCluster, place: int, tmp_path: Path

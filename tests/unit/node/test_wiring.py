@@ -79,6 +79,37 @@ async def test_a_node_starts_serves_and_stops_clean(tmp_path: Path) -> None:
     directory.close()
 
 
+async def test_a_node_takes_kafka_clients_until_it_stops(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        wiring.descriptors, "affordable_connections", lambda wanted, limit: min(wanted, 300)
+    )
+    node = await build_node(replace(config(tmp_path), kafka_listen=ANYWHERE))
+    assert node._connections_max() == node._api_limits().connections_max == 150
+    stop = asyncio.Event()
+    await node.start()
+    serving = asyncio.create_task(node.serve(stop))
+    assert node._kafka_socket is not None
+    port = node._kafka_socket.getsockname()[1]
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    async with asyncio.timeout(60):
+        while not node.metadata.image.brokers or (
+            node.metadata.image.brokers[1].kafka_address("plain") != ("127.0.0.1", port)
+        ):
+            await node.metadata.changed(50)
+        writer.write(b"\0\0\0\x0a\0\x12\0\0\0\0\0\7\xff\xff")
+        assert (await reader.readexactly(8))[4:] == b"\0\0\0\7"
+        stop.set()
+        await serving
+        while await reader.read(1 << 16):
+            pass
+    writer.close()
+    assert node.counts.kafka.connections == 0
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection("127.0.0.1", port)
+
+
 async def test_a_second_process_on_the_same_directory_is_refused(tmp_path: Path) -> None:
     first = await build_node(config(tmp_path))
     with pytest.raises(StartupError, match="locked"):

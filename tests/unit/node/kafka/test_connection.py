@@ -373,6 +373,23 @@ async def test_clients_that_keep_the_node_waiting_are_closed(
 
 
 @at_desk
+async def test_a_client_that_the_node_does_not_read_from_is_not_slow(
+    desk: Desk, client: KafkaClient, cluster: Cluster
+) -> None:
+    ask(client, ORDINARY, b"a")
+    client.send(b"\0\0\1\0")
+    await settle()
+    client.connection.hold(True)
+    for _ in range(5):
+        await after(30_000)
+        client.connection.check(asyncio.get_running_loop().time())
+    client.connection.hold(False)
+    await after(30_000)
+    client.connection.check(asyncio.get_running_loop().time())
+    assert not client.transport.is_aborted
+
+
+@at_desk
 async def test_requests_are_refused_while_the_cluster_asks_for_credentials(
     desk: Desk, client: KafkaClient, cluster: Cluster
 ) -> None:
