@@ -190,9 +190,8 @@ def kafka_batch(buffer: Buffer, header: BatchHeader, position: int = 0) -> tuple
         max_timestamp_ms=header.append_time_ms,
         record_count=head.record_count,
     )
-    covered = _COVERED.pack(*fields)
     records = view[start + PAYLOAD_HEAD_BYTES : end]
-    return lead + _CRC.pack(MAGIC, crc32c(records, crc32c(covered))) + covered, records
+    return lead + _checked(fields, records), records
 
 
 def encode(header: BatchHeader, columns: RecordColumns, *, codec: Codec = Codec.NONE) -> bytes:
@@ -218,8 +217,8 @@ def encode(header: BatchHeader, columns: RecordColumns, *, codec: Codec = Codec.
         *_NO_PRODUCER,
         len(columns.values),
     )
-    payload = payload_of(fields, compress(codec, encode_records(columns)))
-    return _lead(header.base_offset, header.leader_epoch, len(payload)) + payload
+    records = compress(codec, encode_records(columns))
+    return _whole(header.base_offset, header.leader_epoch, fields, records)
 
 
 def encode_filler(*, base_offset: int, last_offset: int, leader_epoch: int) -> bytes:
@@ -241,8 +240,7 @@ def encode_filler(*, base_offset: int, last_offset: int, leader_epoch: int) -> b
             *_NO_PRODUCER,
             1,
         )
-        payload = payload_of(fields, encode_records(columns))
-        batches.append(_lead(base_offset, leader_epoch, len(payload)) + payload)
+        batches.append(_whole(base_offset, leader_epoch, fields, encode_records(columns)))
         base_offset += delta + 1
     return b"".join(batches)
 
@@ -251,10 +249,21 @@ def _lead(base_offset: int, leader_epoch: int, payload_bytes: int) -> bytes:
     return _LEAD.pack(base_offset, V2_LEAD_BYTES - _LENGTH_END + payload_bytes, leader_epoch)
 
 
+def _whole(base_offset: int, leader_epoch: int, fields: V2Fields, records: bytes) -> bytes:
+    lead = _lead(base_offset, leader_epoch, PAYLOAD_HEAD_BYTES + len(records))
+    # In one step: a large batch would be copied twice.
+    return b"".join((lead, _checked(fields, records), records))
+
+
 def payload_of(fields: V2Fields, records: bytes | memoryview) -> bytes:
     """Return the payload of a stored batch from the fields of its head and its compressed records."""
+    return b"".join((_checked(fields, records), records))
+
+
+def _checked(fields: V2Fields, records: bytes | memoryview) -> bytes:
+    """Return the head of a payload, with the checksum over the records."""
     covered = _COVERED.pack(*fields)
-    return b"".join((_CRC.pack(MAGIC, crc32c(records, crc32c(covered))), covered, records))
+    return _CRC.pack(MAGIC, crc32c(records, crc32c(covered))) + covered
 
 
 def plain_records(header: BatchHeader, payload: memoryview) -> bytes | memoryview:
