@@ -56,6 +56,7 @@ from node.replication.transaction_ends import TransactionEnds
 from node.replication.transaction_markers import TransactionMarkers
 from node.services.admin import AdminService, TopicDefaults
 from node.services.audit_writer import AuditWriter
+from node.services.elections import ElectionService
 from node.services.health import HealthService
 from node.services.history import HistoryService
 from node.services.messages import (
@@ -435,6 +436,7 @@ class Assembly:
             clock=self.clock,
             contained=self.counts.contained,
         )
+        self.elections = ElectionService(self.metadata)
         self.reassignments = ReassignmentService(
             metadata=self.metadata, replicas=self.replicas, peer=ports.peers, pool=ports.pool
         )

@@ -242,6 +242,7 @@ class Node(Assembly):
                 admin=self.admin,
                 deletions=self.deletions,
                 reassignments=self.reassignments,
+                elections=self.elections,
                 directory=self.directory,
                 groups=self.groups.classic,
                 produce=self.produce,

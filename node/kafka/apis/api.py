@@ -14,6 +14,7 @@ from node.kafka.wire.primitives import WireReader
 from node.metadata.store import MetadataStore
 from node.replication.local_replicas import LocalReplicas
 from node.services.admin import AdminService
+from node.services.elections import ElectionService
 from node.services.produce import ProduceService
 from node.services.reads import ReadService
 from node.services.reassignments import ReassignmentService
@@ -56,6 +57,7 @@ class KafkaServices:
     admin: AdminService
     deletions: DeletionService
     reassignments: ReassignmentService
+    elections: ElectionService
     directory: DataDirectory
     groups: ClassicGroups
     produce: ProduceService

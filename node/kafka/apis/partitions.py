@@ -1,10 +1,11 @@
-"""Partitions: AlterPartitionReassignments (45), ListPartitionReassignments (46), DescribeTopicPartitions (75).
+"""Partitions: their leaders, their replicas, and pages of them.
 
-Source: KIP-455 (reassignments), KIP-966 (pages of partitions, eligible leaders).
+ElectLeaders (43), AlterPartitionReassignments (45), ListPartitionReassignments (46), DescribeTopicPartitions (75).
+Source: KIP-183 and KIP-460 (elections), KIP-455 (reassignments), KIP-966 (pages of partitions, eligible leaders).
 """
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -21,8 +22,96 @@ from node.kafka.apis.items import ITEMS_MAX, ItemError, error_fields, too_many, 
 from node.kafka.apis.metadata import LISTENER_CODE_FROM, TOPIC_OPERATIONS, partition_row
 from node.services.in_time import in_time, unknown
 from raft_meta.machine.access import audit
-from raft_meta.machine.image import Image, Topic
+from raft_meta.machine.image import Image, PartitionKey, Topic
 from raft_meta.machine.topics import reassignments
+
+# -- ElectLeaders ----------------------------------------------------------------------------------
+
+PREFERRED = 0
+UNCLEAN = 1
+"""The kinds of elections."""
+
+
+async def _elect_leaders(services: KafkaServices, call: KafkaCall) -> Body:
+    request = call.message()
+    asked = request.topic_partitions
+    wanted = (
+        None
+        if asked is None
+        else [(topic.topic, number) for topic in asked for number in topic.partitions]
+    )
+    refusal = None
+    if request.election_type not in {PREFERRED, UNCLEAN}:
+        refusal = ItemError(
+            KafkaCode.INVALID_REQUEST,
+            f"Elections of type {request.election_type} do not exist: ask for {PREFERRED} (preferred) or {UNCLEAN} "
+            "(unclean).",
+        )
+    elif wanted is not None and len(wanted) > ITEMS_MAX:
+        refusal = too_many(len(wanted))
+    if refusal is not None:
+        return _elected_rows(call, [(name, number, refusal) for name, number in wanted or ()])
+    keys = None
+    if wanted is not None:
+        image = services.metadata.image
+        keys = {(image.topic_ids.get(name, ""), number) for name, number in wanted}
+    try:
+        async with in_time(wait_ms(request.timeout_ms), unknown("leaders may yet change")):
+            elected = await services.elections.prefer(
+                keys if request.election_type == PREFERRED else ()
+            )
+    except MilenaError as error:
+        failed = ItemError.of(error)
+        return _elected_rows(call, [(name, number, failed) for name, number in wanted or ()])
+    image = services.metadata.image
+    if wanted is None:
+        # The partitions that needed no election are left out. Source: KIP-460.
+        wanted = [(image.topics[topic_id].name, number) for topic_id, number in sorted(elected)]
+    return _elected_rows(
+        call,
+        [
+            (name, number, _election_result(image, name, number, elected, request.election_type))
+            for name, number in wanted
+        ],
+    )
+
+
+def _election_result(
+    image: Image, name: str, number: int, elected: Collection[PartitionKey], kind: int
+) -> ItemError | None:
+    key = (image.topic_ids.get(name, ""), number)
+    state = image.partitions.get(key)
+    if state is None:
+        return ItemError(
+            KafkaCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no partition {name[:249]}-{number}."
+        )
+    if key in elected:
+        return None
+    if kind == UNCLEAN:
+        if state.leader is not None:
+            return ItemError(KafkaCode.ELECTION_NOT_NEEDED, "The partition has a leader.")
+        return ItemError(
+            KafkaCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
+            "No replica may lead now. The cluster elects one that is out of sync by itself if the topic has "
+            "unclean.leader.election.enable=true.",
+        )
+    if state.leader == state.replicas[0]:
+        return ItemError(KafkaCode.ELECTION_NOT_NEEDED, "The first replica leads already.")
+    return ItemError(
+        KafkaCode.PREFERRED_LEADER_NOT_AVAILABLE,
+        f"The first replica, on broker {state.replicas[0]}, cannot lead now: it must be live and in sync, and the "
+        "partition must not be moving.",
+    )
+
+
+def _elected_rows(call: KafkaCall, results: Iterable[tuple[str, int, ItemError | None]]) -> Body:
+    by_topic: dict[str, list[dict[str, Any]]] = {}
+    for name, number, result in results:
+        row = {"partition_id": number, **error_fields(call, result)}
+        by_topic.setdefault(name, []).append(row)
+    rows = [{"topic": name, "partition_result": parts} for name, parts in by_topic.items()]
+    return call.answer({"replica_election_results": rows})
+
 
 # -- AlterPartitionReassignments -------------------------------------------------------------------
 
@@ -207,6 +296,7 @@ def _partition_fields(services: KafkaServices, topic: Topic, number: int) -> dic
 
 
 APIS = (
+    Api(key=43, name="ElectLeaders", first=0, last=2, flexible_from=2, handle=_elect_leaders),
     Api(
         key=45,
         name="AlterPartitionReassignments",

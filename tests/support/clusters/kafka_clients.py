@@ -140,6 +140,7 @@ def services_of(node: Assembly) -> KafkaServices:
         admin=node.admin,
         deletions=node.deletions,
         reassignments=node.reassignments,
+        elections=node.elections,
         directory=node.directory,
         groups=node.groups.classic,
         produce=node.produce,

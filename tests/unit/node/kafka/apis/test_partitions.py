@@ -12,6 +12,7 @@ from tests.support.time.virtual_time import virtual
 
 FIVE = (1, 2, 3, 4, 5)
 NONE, UNKNOWN, TIMED_OUT = 0, 3, 7
+NOT_AVAILABLE, NOT_NEEDED = 80, 84
 BAD_FACTOR, BAD_ASSIGNMENT, BAD_REQUEST, NOT_MOVING = 38, 39, 42, 85
 INT32 = (-(1 << 31), (1 << 31) - 1)
 
@@ -34,6 +35,10 @@ def codes(found: Any) -> list[int]:
 def replicas_of(cluster: Cluster, topic: str, partition: int = 0) -> tuple[int, ...]:
     state = cluster.image.partitions[cluster.image.topic_ids[topic], partition]
     return state.replicas if state.moving is None else ()
+
+
+def leader_of(cluster: Cluster, topic: str) -> int | None:
+    return cluster.image.partitions[cluster.image.topic_ids[topic], 0].leader
 
 
 async def listed(client: KafkaClient, topics: Any = None) -> Any:
@@ -160,6 +165,102 @@ class TestReassignments:
             client = client_of(cluster.nodes[1])
             found = await reassign(client, ("t", 0, [2, 3]), ("t", 1, [2, 3]))
             assert (found.error_code, found.responses) == (BAD_REQUEST, [])
+
+
+class TestElections:
+    @staticmethod
+    async def elect(
+        client: KafkaClient, *wanted: tuple[str, list[int]], version: int = 2, **fields: Any
+    ) -> list[tuple[str, int, int]]:
+        topics = [{"topic": name, "partitions": numbers} for name, numbers in wanted]
+        found = await client.call(
+            43, version, **({"topic_partitions": topics, "timeout_ms": 5_000} | fields)
+        )
+        assert found.error_code in {None, NONE}
+        return [
+            (topic.topic, part.partition_id, part.error_code)
+            for topic in found.replica_election_results
+            for part in topic.partition_result
+        ]
+
+    @staticmethod
+    async def displaced(cluster: Cluster) -> None:
+        """Topic t, whose first partition is led by another than its first replica."""
+        await cluster.create("t", (2, 1, 3), (1, 2, 3))
+        await cluster.kill(2)
+        await cluster.until(lambda: leader_of(cluster, "t") == 1)
+
+    @pytest.mark.parametrize("version", range(3))
+    @virtual
+    async def test_leadership_goes_back_to_the_first_replica(self, version: int) -> None:
+        async with cluster_of() as cluster:
+            await self.displaced(cluster)
+            client = client_of(cluster.nodes[3])
+            assert await self.elect(client, ("t", [0]), version=version) == [
+                ("t", 0, NOT_AVAILABLE)
+            ]
+            await cluster.restart(2)
+            key = (cluster.image.topic_ids["t"], 0)
+            await cluster.until(lambda: 2 in cluster.image.partitions[key].isr)
+            assert leader_of(cluster, "t") == 1
+            found = await self.elect(client, ("t", [0, 1]), version=version)
+            assert found == [("t", 0, NONE), ("t", 1, NOT_NEEDED)]
+            assert leader_of(cluster, "t") == 2
+
+    @virtual
+    async def test_all_partitions_are_elected_that_need_it(self) -> None:
+        async with cluster_of() as cluster:
+            await self.displaced(cluster)
+            client = client_of(cluster.nodes[3])
+            assert await self.elect(client, topic_partitions=None) == []
+            await cluster.restart(2)
+            key = (cluster.image.topic_ids["t"], 0)
+            await cluster.until(lambda: 2 in cluster.image.partitions[key].isr)
+            assert await self.elect(client, topic_partitions=None) == [("t", 0, NONE)]
+
+    @virtual
+    async def test_each_partition_fails_by_itself(self) -> None:
+        async with cluster_of() as cluster:
+            await cluster.create("t", (1, 2, 3))
+            client = client_of(cluster.nodes[3])
+            wanted = [("t", [0, 1, *INT32]), ("no", [0]), ("\u2028" * 10_000, [0])]
+            for version in (1, 2):
+                found = await self.elect(client, *wanted, version=version)
+                assert [code for _, _, code in found] == [NOT_NEEDED, *[UNKNOWN] * 5]
+            for kind, code in (
+                (1, NOT_NEEDED),
+                (2, BAD_REQUEST),
+                (127, BAD_REQUEST),
+                (-128, BAD_REQUEST),
+            ):
+                found = await self.elect(client, ("t", [0]), election_type=kind)
+                assert found == [("t", 0, code)]
+
+    @virtual
+    async def test_an_unclean_election_is_left_to_the_setting_of_the_topic(self) -> None:
+        async with cluster_of() as cluster:
+            await cluster.create("t", (2,))
+            await cluster.kill(2)
+            await cluster.until(lambda: leader_of(cluster, "t") is None)
+            client = client_of(cluster.nodes[3])
+            assert await self.elect(client, ("t", [0]), election_type=1) == [("t", 0, 83)]
+
+    @virtual
+    async def test_without_a_majority_leaders_stay(self) -> None:
+        async with cluster_of() as cluster:
+            await cluster.create("t", (1, 2, 3))
+            await cluster.kill(2)
+            await cluster.kill(3)
+            client = client_of(cluster.nodes[1])
+            assert await self.elect(client, ("t", [0]), timeout_ms=600) == [("t", 0, TIMED_OUT)]
+
+    @virtual
+    async def test_too_many_partitions_are_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(partitions, "ITEMS_MAX", 1)
+        async with cluster_of() as cluster:
+            await cluster.create("t", (1, 2, 3))
+            found = await self.elect(client_of(cluster.nodes[1]), ("t", [0, 1]))
+            assert [code for _, _, code in found] == [BAD_REQUEST, BAD_REQUEST]
 
 
 class TestDescribe:
