@@ -1,5 +1,6 @@
-"""The cluster and the disks of its nodes: DescribeCluster (60) and DescribeLogDirs (35).
+"""The cluster and the disks of its nodes: DescribeCluster (60), DescribeLogDirs (35), AlterReplicaLogDirs (34).
 
+A node has one log directory, so no replica moves between directories.
 Source: KIP-700 (DescribeCluster), KIP-919 (endpoint types), KIP-113 and KIP-827 (log directories).
 """
 
@@ -97,7 +98,34 @@ def _log_rows(runners: Iterable[PartitionRunner]) -> Iterable[dict[str, object]]
         yield {"name": topic, "partitions": rows}
 
 
+async def _alter_replica_log_dirs(services: KafkaServices, call: KafkaCall) -> Body:
+    request = call.message()
+    image, root = services.metadata.image, str(services.directory.root)
+    rows = []
+    for directory in request.dirs:
+        for topic in directory.topics:
+            topic_id = image.topic_ids.get(topic.name, "")
+            parts = []
+            for number in topic.partitions:
+                code = KafkaCode.NONE
+                if directory.path != root:
+                    code = KafkaCode.LOG_DIR_NOT_FOUND
+                elif services.replicas.find(topic_id, number) is None:
+                    code = KafkaCode.REPLICA_NOT_AVAILABLE
+                parts.append({"partition_index": number, "error_code": call.note(code)})
+            rows.append({"topic_name": topic.name, "partitions": parts})
+    return call.answer({"results": rows})
+
+
 APIS = (
+    Api(
+        key=34,
+        name="AlterReplicaLogDirs",
+        first=1,
+        last=2,
+        flexible_from=2,
+        handle=_alter_replica_log_dirs,
+    ),
     Api(
         key=35,
         name="DescribeLogDirs",

@@ -1,7 +1,8 @@
-"""Configs: DescribeConfigs (32), AlterConfigs (33), IncrementalAlterConfigs (44).
+"""Configs: DescribeConfigs (32), AlterConfigs (33), IncrementalAlterConfigs (44), ListConfigResources (74).
 
 Topics have configs that clients may change. The configs of a broker are shown by that broker alone, and cannot be
-changed while it runs. Source: KIP-133, KIP-226 (sources, synonyms), KIP-339 (incremental changes), KIP-569.
+changed while it runs. Source: KIP-133, KIP-226 (sources, synonyms), KIP-339 (incremental changes), KIP-569,
+KIP-1142 (list of resources).
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -34,6 +35,10 @@ class ConfigResource(IntEnum):
 
     TOPIC = 2
     BROKER = 4
+
+
+LISTED_TYPES = frozenset({ConfigResource.TOPIC, ConfigResource.BROKER, 8, 16, 32})
+"""The types that a client may list. There are no resources of the last three: loggers, client metrics and groups."""
 
 
 @unique
@@ -327,6 +332,28 @@ async def _incremental_alter_configs(services: KafkaServices, call: KafkaCall) -
     return await _alter(services, call, _single_changes)
 
 
+# -- ListConfigResources ---------------------------------------------------------------------------
+
+
+async def _list_config_resources(services: KafkaServices, call: KafkaCall) -> Body:
+    asked = frozenset(call.message().resource_types) or LISTED_TYPES
+    if not asked <= LISTED_TYPES:
+        code = call.note(KafkaCode.UNSUPPORTED_VERSION)
+        return call.answer({"error_code": code, "config_resources": []})
+    image = services.metadata.image
+    names = {
+        ConfigResource.TOPIC: sorted(image.topic_ids),
+        ConfigResource.BROKER: [str(broker_id) for broker_id in sorted(image.brokers)],
+    }
+    rows = [
+        {"resource_name": name, "resource_type": kind.value}
+        for kind, of_kind in names.items()
+        if kind in asked
+        for name in of_kind
+    ]
+    return call.answer({"config_resources": rows})
+
+
 APIS = (
     Api(
         key=32,
@@ -344,5 +371,13 @@ APIS = (
         last=1,
         flexible_from=1,
         handle=_incremental_alter_configs,
+    ),
+    Api(
+        key=74,
+        name="ListConfigResources",
+        first=1,  # version 0 lists client metrics alone
+        last=1,
+        flexible_from=0,
+        handle=_list_config_resources,
     ),
 )

@@ -71,3 +71,29 @@ class TestDescribeLogDirs:
             ]
             assert await self.rows(client, version, wanted) == [("b", 0, size, 0)]
             assert await self.rows(client, version, []) == []
+
+
+@pytest.mark.parametrize("version", range(1, 3))
+@virtual
+async def test_replicas_stay_in_the_only_directory(version: int) -> None:
+    async with cluster_of() as cluster:
+        await cluster.create("t", (1, 2), (2, 3))
+        ends = [-(1 << 31), (1 << 31) - 1]
+        dirs = [
+            {"path": ROOT, "topics": [{"name": "t", "partitions": [0, 1, *ends]}]},
+            {"path": ROOT, "topics": [{"name": "no", "partitions": [0]}]},
+            {"path": "/other", "topics": [{"name": "t", "partitions": [0]}]},
+            {"path": "", "topics": [{"name": "", "partitions": [0]}]},
+        ]
+        found = await client_of(cluster.nodes[1]).call(34, version, dirs=dirs)
+        assert [
+            (topic.topic_name, part.partition_index, part.error_code)
+            for topic in found.results
+            for part in topic.partitions
+        ] == [
+            ("t", 0, 0),
+            *(("t", number, 9) for number in (1, *ends)),
+            ("no", 0, 9),
+            ("t", 0, 57),
+            ("", 0, 57),
+        ]

@@ -295,3 +295,26 @@ class TestIncrementalAlter:
         async with cluster_of() as cluster:
             await cluster.create("t", (1, 2, 3))
             assert await self.change(cluster, ("retention.ms", DELETE, "ignored")) == (NONE, None)
+
+
+@virtual
+async def test_topics_and_brokers_are_listed() -> None:
+    async with cluster_of() as cluster:
+        await cluster.create("b", (1, 2, 3))
+        await cluster.create("a", (1, 2, 3))
+        client = client_of(cluster.nodes[1])
+
+        async def listed(*types: int) -> list[tuple[int, str]]:
+            found = await client.call(74, 1, resource_types=list(types))
+            assert found.error_code == NONE
+            return [(row.resource_type, row.resource_name) for row in found.config_resources]
+
+        topics = [(TOPIC, "a"), (TOPIC, "b")]
+        brokers = [(BROKER, "1"), (BROKER, "2"), (BROKER, "3")]
+        assert await listed() == [*topics, *brokers]
+        assert await listed(TOPIC) == topics
+        assert await listed(BROKER, TOPIC, BROKER) == [*topics, *brokers]
+        assert await listed(8, 16, 32) == []
+        for odd in (-128, 0, 3, 127):
+            found = await client.call(74, 1, resource_types=[TOPIC, odd])
+            assert (found.error_code, found.config_resources) == (35, [])
