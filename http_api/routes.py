@@ -1,4 +1,4 @@
-"""Every endpoint there is: one table, from which requests are dispatched and the API's description is made."""
+"""The table of all endpoints. Requests are dispatched by it, and the OpenAPI document is generated from it."""
 
 from dataclasses import replace
 
@@ -26,7 +26,7 @@ METRICS = "getMetrics"
 
 
 def with_public_metrics(routes: tuple[Route, ...]) -> tuple[Route, ...]:
-    """The table of a node that lets everybody read its metrics."""
+    """Return the table with a metrics endpoint that needs no credentials."""
     return tuple(
         replace(route, access=PUBLIC) if route.operation_id == METRICS else route
         for route in routes

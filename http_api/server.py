@@ -1,7 +1,8 @@
-"""aiohttp's bare server around a dispatcher: the quickest way from a socket to a handler.
+"""The HTTP server: aiohttp's low-level server, which passes each request to a dispatcher.
 
-What the HTTP parser itself refuses (no HTTP at all, too long a line, too many headers) is answered in the API's own
-envelope too, with a request id, and logged without a traceback: anybody can send such bytes, as often as they like.
+The HTTP parser itself refuses some bytes: other protocols, lines that are too long, too many headers. The response to
+these also has the API's error envelope and a request id. The log has one line for each, without a traceback, because
+any client can send such bytes at any rate.
 """
 
 import asyncio
@@ -17,21 +18,24 @@ from http_api.serving.dispatch import Dispatcher
 from http_api.streaming.unsent import UnsentAnswers, reset_when_closed, taken_bytes
 
 KEEPALIVE_S = 75.0
-"""Longer than the usual 60 s of load balancers, so that it is never us who closes under a request."""
+"""Time after which an idle connection is closed. Load balancers close theirs after 60 s, so they close first.
+
+Otherwise the server could close a connection while a request is on its way.
+"""
 
 URL_BYTES_MAX = 8190
 FIELD_BYTES_MAX = 8192
-"""Name and value of a header. Another number than the URL's: by it the parser's error tells which is too long."""
+"""Limit of a header's name and value. It must differ from ``URL_BYTES_MAX``: the parser's error only has the limit."""
 FIELDS_MAX = 128
 
 LINGERING_S = 2.0
-"""How long the rest of a refused body is read and dropped, so that the client gets to see the refusal."""
+"""Time for which the rest of a refused body is read and dropped. A client that is still sending then gets the error."""
 
 
 class ApiServer(web.Server):
-    """Makes a protocol a connection; called on the event loop that serves it.
+    """The server. asyncio calls it for a protocol object per connection, on the server's event loop.
 
-    The handler of a client that went away is cancelled: it would wait for records that no client reads.
+    If a client disconnects, its handler is cancelled. Otherwise it could wait long for records that no client reads.
     """
 
     def __init__(self, dispatcher: Dispatcher) -> None:
@@ -47,17 +51,17 @@ class ApiServer(web.Server):
         self._event_loop = loop
 
     def pre_shutdown(self) -> None:
-        """The server is about to stop: streams come to their end, as any other answer does."""
+        """Called by aiohttp before the server stops: end all streams, which otherwise might never end."""
         self._dispatcher.shared.streams.end_all()
         super().pre_shutdown()
 
     def __call__(self) -> web.RequestHandler:
-        """The protocol of a new connection."""
+        """Return the protocol object for a new connection."""
         return _Protocol(self, self._dispatcher, self._unsent, self._event_loop)
 
 
 class _Protocol(QuickConnection):
-    """One connection."""
+    """One connection of the API, with its limits."""
 
     __slots__ = ("_dispatcher", "_unsent")
 
@@ -76,9 +80,9 @@ class _Protocol(QuickConnection):
             max_line_size=URL_BYTES_MAX,
             max_field_size=FIELD_BYTES_MAX,
             max_headers=FIELDS_MAX,
-            # Bodies are unpacked under our own bounds (``http_api.protocol.codings``).
+            # ``http_api.protocol.codings`` unpacks bodies, within limits.
             auto_decompress=False,
-            # The dispatcher writes the access log; to aiohttp, None means "log nothing".
+            # None turns off aiohttp's access log, because the dispatcher writes its own.
             access_log=None,
         )
         self._dispatcher = dispatcher
@@ -86,36 +90,36 @@ class _Protocol(QuickConnection):
         self.open_lane(server.lane, server.strangers)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A client is there."""
+        """Called when a client has connected: count the connection."""
         super().connection_made(transport)
         self._dispatcher.shared.connections.add(self)
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """Take leave of the connection."""
+        """Called when the connection is closed: forget it."""
         self._unsent.discard(self)
         self._dispatcher.shared.connections.discard(self)
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
-        """The client does not keep up."""
+        """Called when the send buffer is full, because the client reads too slowly: watch the connection."""
         super().pause_writing()
         self._unsent.add(self)
 
     def resume_writing(self) -> None:
-        """The client takes bytes again."""
+        """Called when the send buffer has room again: stop watching the connection."""
         self._unsent.discard(self)
         super().resume_writing()
 
     def unsent_bytes(self) -> int:
-        """Bytes that the client has not taken."""
+        """Return the number of bytes in the send buffer."""
         return 0 if self.transport is None else self.transport.get_write_buffer_size()
 
     def taken_bytes(self) -> int:
-        """Bytes that the client has taken."""
+        """Return the number of bytes that the client has acknowledged; see ``unsent.taken_bytes``."""
         return 0 if self.transport is None else taken_bytes(self.transport)
 
     def give_up(self) -> None:
-        """Nothing of what lies here is sent any more."""
+        """Close the connection at once, and drop what is in the send buffer."""
         if self.transport is not None:
             reset_when_closed(self.transport)
             self.transport.abort()
@@ -127,7 +131,7 @@ class _Protocol(QuickConnection):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """Answer what never became a request; the connection closes after it."""
+        """Return the response to bytes that the parser refused, or to an unexpected error; the connection closes."""
         if request.writer.output_size > 0:
             raise ConnectionError("half an answer has been sent; nothing can follow it")
         if exc is not None and status == HTTPStatus.INTERNAL_SERVER_ERROR:
@@ -140,7 +144,10 @@ class _Protocol(QuickConnection):
 
 
 def _too_large(error: BaseException | None) -> tuple[HTTPStatus, str] | None:
-    """Status and sentence for a head that is above a bound: the parser has 400 for all, and names its buffers."""
+    """Return status and message for a head above a limit; None for other errors.
+
+    The parser itself has status 400 for all limits, and messages about its buffers.
+    """
     if isinstance(error, LineTooLong):
         _, limit, *_ = error.args
         if limit == URL_BYTES_MAX:

@@ -1,4 +1,4 @@
-"""Native: the cluster in one response, and a long poll for its changes."""
+"""Native endpoint: the whole cluster in one response, and a long poll for changes."""
 
 from collections.abc import Callable
 
@@ -33,7 +33,7 @@ TIMEOUT = IntegerParam(
 
 
 class _LastBody:
-    """The last body, cached: after an election, all waiting clients request the same one."""
+    """A cache of the last response body, because all waiting clients request the same one after an election."""
 
     def __init__(self) -> None:
         self._image: Image | None = None
@@ -41,7 +41,7 @@ class _LastBody:
         self._body = b""
 
     def body_of(self, image: Image, version: int) -> bytes:
-        """Return the image as JSON. Maps are immutable, so an image with the same map objects has the same body."""
+        """Return the image as JSON, cached. Its maps are immutable, so the same map objects give the same body."""
         seen = self._image
         is_known = (
             seen is not None
@@ -62,10 +62,11 @@ _last = _LastBody()
 async def get_metadata(call: Call) -> web.Response:
     """Return brokers with their URLs, and topics with their leaders.
 
-    The response has everything that any node has acknowledged (``is_current``), unless no majority responds.
+    The response has all changes that any node has acknowledged (``is_current``), unless no majority responds.
 
     With ``since=VERSION`` the node waits until it knows a later version, at most ``timeout`` ms, and does not ask the
-    quorum. Only changes of the shown data increase the version: commits of consumer groups end no wait.
+    quorum. The version changes only with the data in the response, so a commit of a consumer group does not end the
+    wait.
     """
     query = call.query()
     metadata = call.ports.metadata
@@ -86,11 +87,12 @@ async def get_metadata(call: Call) -> web.Response:
 
 
 async def image_now(metadata: MetadataPort) -> tuple[Image, bool]:
-    """Return the image, and whether it has everything that any node has acknowledged."""
+    """Return the image, and whether it has all changes that any node has acknowledged."""
     try:
         return await metadata.current_image(), True
     except NoQuorumError:
-        # Without a majority, a client that looks for a fault or for a readable leader gets what this node knows.
+        # Without a majority, return what this node knows. A client needs it to find a leader that still serves reads,
+        # and an operator to find the fault.
         return metadata.image, False
 
 

@@ -1,6 +1,6 @@
-"""Native: a view of a cluster of any size: counts, and pages of topics and partitions.
+"""Native endpoints: counts, and pages of topics and partitions, for clusters of any size.
 
-``/metadata`` has everything in one response, for clients that must know where everything is.
+``/metadata`` has all partitions in one response, for clients that need the leader of each.
 """
 
 from collections.abc import Callable, Mapping
@@ -31,7 +31,7 @@ from raft_meta.machine.image import Image, Partition, Topic
 from raft_meta.machine.topics.configs import min_insync
 
 WORST_MAX = 100
-"""The number of partitions in trouble that the summary names, at most."""
+"""The most partitions that the summary lists among those in trouble (``tally.Trouble``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ def _here(value: Callable[[TopicHere], float]) -> _TopicKey:
     return lambda row: (-1.0,) if row.here is None else (value(row.here),)
 
 
-# None: the natural order, in which only the rows of the page are read.
+# None stands for the order by name, for which only the rows of the page need to be created.
 _TOPIC_KEYS: Mapping[str, _TopicKey | None] = {
     "name": None,
     "partitions": lambda row: (row.tally.partitions,),
@@ -134,7 +134,7 @@ async def list_topics(call: Call) -> web.Response:
     image, is_current = await image_now(call.ports.metadata)
     is_seen = call.rights.seen(ResourceType.TOPIC)
     names = matching(sorted(filter(is_seen, image.topic_ids)), str, query)
-    # Each topic has its own tally, so rows have nothing of topics that the caller does not see.
+    # The counts are per topic, so a row reveals nothing about topics that the caller may not see.
     tallies, here = (await _last.of_all(image)).topics, call.ports.history.topics_here()
 
     def row(name: str) -> _TopicRow:
@@ -168,7 +168,7 @@ def _silent_nodes(stored: StoredBytes | None) -> dict[str, object]:
 
 
 def _size(stored: StoredBytes | None, name: str) -> dict[str, object]:
-    """Return the bytes of all replicas, if requested. None: no node has reported them."""
+    """Return the field for the bytes of all replicas, or no field if it was not requested; null: not reported."""
     return {} if stored is None else {"stored_bytes": stored.sizes.get(name)}
 
 

@@ -8,5 +8,5 @@ from http_api.serving.call import Call
 
 
 async def get_openapi(call: Call) -> web.Response:
-    """Return the OpenAPI document, which the server made at its start."""
+    """Return the OpenAPI document, which the server generated when it started."""
     return bytes_answer(call.shared.description, JSON_TYPE)

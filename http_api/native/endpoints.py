@@ -71,7 +71,7 @@ _OPTIONAL_BODY_NOTE = "The body may be left out."
 
 
 def _probe(path: str, operation_id: str, handler: Handler, summary: str) -> Route:
-    """Return the row of a probe, which responds even if the node is overloaded."""
+    """Return the row of a probe. Limits on requests in flight do not apply, so it also responds under overload."""
     not_good = Answer(status=503, description="Not now", content=json_content(native.PROBE))
     return route(
         f"GET {path}",

@@ -27,7 +27,7 @@ def _probe(is_good: bool, reason: str) -> web.Response:
 
 
 async def live(call: Call) -> web.Response:
-    """Report that the event loop runs: a live process needs nothing more."""
+    """Report that the process is alive. A response shows that the event loop runs, which is enough."""
     return _probe(True, "")
 
 
@@ -44,9 +44,9 @@ async def ready(call: Call) -> web.Response:
 
 
 async def drain(call: Call) -> web.Response:
-    """Move leadership to other nodes, until the process ends. A repeated request waits again.
+    """Move leadership to other nodes. The node stays draining until its process ends; a repeated request waits again.
 
-    Streams end at once, so that their clients find another node before this one stops.
+    Streams end at once, so that their clients connect to another node before this node stops.
     """
     fields = Fields(await call.optional_json_body(), "the body", DRAIN.fields)
     timeout_ms = fields.integer("timeout_ms", least=1)

@@ -1,4 +1,4 @@
-"""Native: the last hour."""
+"""Native endpoint: measurements of the last hour."""
 
 from math import isfinite
 
@@ -17,7 +17,7 @@ GROUP = text_param("group", "how far this group was behind", text(), "billing")
 
 
 async def get_history(call: Call) -> web.Response:
-    """Return the last hour of the nodes, of a topic, or of a group's lag."""
+    """Return the measurements of the last hour: of all nodes, of a topic, or of a group's lag."""
     query, history = call.query(), call.ports.history
     topic, group = query.get(TOPIC.name), query.get(GROUP.name)
     if topic is not None and group is not None:
@@ -27,7 +27,8 @@ async def get_history(call: Call) -> web.Response:
         return _answer(await history.of_topic(topic))
     if group is not None:
         call.rights.authorize(Operation.DESCRIBE, ResourceType.GROUP, [group])
-        # The lag is a sum over topics. A caller that may not see one of them could compute its part from the rest.
+        # The history has the sum of the lags in all topics. With the lags of the topics that it may see, a caller could
+        # compute the lag in a hidden one. So require the right to all of them.
         call.rights.authorize_unnamed(
             Operation.DESCRIBE, ResourceType.TOPIC, _topics_of(call, group)
         )
@@ -80,5 +81,5 @@ def _busy(row: BusyPartition) -> dict[str, object]:
 
 
 def _short(value: float) -> float:
-    """Round to an integer if tenths do not matter: a response has thousands of numbers."""
+    """Round to an integer from 100 on, otherwise to a tenth: a response has thousands of numbers, so size matters."""
     return round(value) if value >= 100 else round(value, 1)

@@ -1,4 +1,4 @@
-"""Native: producer ids for idempotent writes of encoded batches."""
+"""Native endpoint: producer ids for idempotent writes of encoded batches."""
 
 from aiohttp import web
 
@@ -19,7 +19,7 @@ async def allocate_producer(call: Call) -> web.Response:
     if name is not None:
         await note_take_over(call, name)
     state = await call.ports.metadata.allocate_producer(name)
-    # The name may have belonged to another principal, which wrote to topics that this caller may not see.
+    # Another principal may have used the name before, and may have written to topics that this caller may not see.
     is_seen = call.rights.seen(ResourceType.TOPIC)
     return json_answer(
         {

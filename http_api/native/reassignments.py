@@ -1,4 +1,4 @@
-"""Native: moving replicas between brokers."""
+"""Native endpoints: moving replicas between brokers."""
 
 from collections.abc import Callable, Mapping
 

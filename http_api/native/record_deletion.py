@@ -1,4 +1,4 @@
-"""Native: deleting the oldest records of a partition."""
+"""Native endpoint: deleting the oldest records of a partition."""
 
 import asyncio
 

@@ -1,4 +1,7 @@
-"""The state of partitions: counted by topic and by broker, and those in trouble. Pure except for its pauses."""
+"""Count partitions by topic and by broker, and collect those in trouble: offline, or with too few in-sync replicas.
+
+Pure, except that it lets the event loop run other work between steps.
+"""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -9,7 +12,7 @@ from raft_meta.machine.image import Image, Partition, PartitionKey, Topic
 from raft_meta.machine.topics.configs import min_insync
 
 STEP = 1_000
-"""The number of partitions that one turn of the loop reads: a millisecond or two."""
+"""Number of partitions that are counted in one step, which takes one or two milliseconds."""
 
 
 @unique
@@ -22,7 +25,7 @@ class Trouble(IntEnum):
 
 
 def trouble_of(partition: Partition, least: int) -> Trouble | None:
-    """Return a partition's trouble, or None; ``least``: the in-sync replicas that acks=all needs."""
+    """Return a partition's trouble, or None. ``least`` is the number of in-sync replicas that acks=all needs."""
     if partition.leader is None:
         return Trouble.OFFLINE
     if len(partition.isr) < least:
@@ -103,14 +106,14 @@ async def tally(image: Image, topics: Iterable[Topic]) -> ClusterTally:
 
 
 class LastTally:
-    """The last tally of all topics, cached until something changes."""
+    """A cache of the tally of all topics, until topics or partitions change."""
 
     def __init__(self) -> None:
         self._image: Image | None = None
         self._tally = ClusterTally()
 
     async def of_all(self, image: Image) -> ClusterTally:
-        """Return the tally of an image. Maps are immutable: an image with the same map objects has the same tally."""
+        """Return the tally of an image. The image's maps are immutable, so the same map objects have the same tally."""
         seen = self._image
         if (
             seen is None

@@ -1,7 +1,7 @@
-"""Protocols that a node implements for handlers of consumer groups and REST consumers.
+"""Interfaces to consumer groups and REST consumers, which a node implements for the handlers of the API.
 
-``node.groups`` and ``node.consumers`` implement them; tests have in-memory ones. Any node serves any call: it forwards
-decisions that only the group's coordinator may make. The implementation resolves names of topics.
+``node.groups`` and ``node.consumers`` implement them; tests have in-memory ones. Any node serves any call: if only the
+group's coordinator may decide, the node forwards the call to it.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,7 +18,7 @@ TopicPartition = tuple[str, int]
 """(name of the topic, partition)"""
 
 PartitionsByTopic: TypeAlias = tuple[tuple[str, tuple[int, ...]], ...]
-"""Partitions by the names of their topics; a name travels once."""
+"""Partitions grouped by topic, so that messages between nodes contain each topic's name once."""
 
 
 def by_topic(partitions: Iterable[TopicPartition]) -> PartitionsByTopic:
@@ -35,7 +35,7 @@ def each_partition(partitions: PartitionsByTopic) -> list[TopicPartition]:
 
 
 def no_consumer(group: str, instance: str) -> ConsumerNotFoundError:
-    """Return the error for a missing REST consumer. Callers who may not use a consumer get the same one."""
+    """Return the error for a missing REST consumer, and for a consumer that the caller may not use."""
     return ConsumerNotFoundError(
         f"group {group!r} has no consumer {instance!r}: it was never made, was deleted, or not heard of for too long"
     )
@@ -50,14 +50,14 @@ class Reset(StrEnum):
 
 
 class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
-    """A member's state, as the member reports it. It travels to the coordinator as it is. Source: KIP-848.
+    """A heartbeat of a group's member, as it is forwarded to the coordinator. Source: KIP-848.
 
-    ``member_epoch``: 0 joins (with an empty ``member_id`` the member gets an id), -1 leaves, otherwise it is the last
-    epoch that the member got. A field that may change (topics and pattern, assignor, owned) keeps its value if it is
-    None.
+    ``member_epoch`` is 0 to join, -1 to leave, and otherwise the last epoch that the member received. A member that
+    joins with an empty ``member_id`` gets an id. ``topics``, ``pattern``, ``assignor`` and ``owned`` keep their last
+    value if they are None.
 
-    ``owned`` are the partitions that the member works on. A partition counts from the response that assigns it, even
-    before the member starts on it: from ``owned`` the coordinator learns which partitions the member has released.
+    ``owned`` must list every partition that was assigned to the member and that it has not given up, even if it does
+    not read the partition yet. The coordinator takes a missing partition for given up.
     """
 
     group_id: str = field(name="group")
@@ -73,14 +73,14 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
     rebalance_timeout_ms: int | None = field(name="rebalance_ms", default=None)
     owned: PartitionsByTopic | None = None
     wait_ms: int = 0
-    """How long (ms) to hold the response back if the member knows all of it: no rebalance waits for a heartbeat."""
+    """How long to delay a response that has nothing new, in ms. A change of the assignment is sent at once."""
 
 
 class HeartbeatAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """The partitions that a member may work on from now on.
+    """The response to a heartbeat: the partitions that the member may read from now on.
 
-    The member releases all others that it owns, and reports that by a heartbeat. ``pending``: partitions that will be
-    its own once the members that hold them release them.
+    The member must give up all other partitions that it owns, and report that with a heartbeat. ``pending`` are
+    partitions that it will get once other members have given them up.
     """
 
     member_id: str = field(name="member")
@@ -92,7 +92,7 @@ class HeartbeatAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OffsetToCommit(msgspec.Struct, frozen=True, kw_only=True):
-    """The offset of the next record to read in a partition. It travels to the coordinator as it is."""
+    """An offset to commit: that of the next record to read in a partition."""
 
     topic: str
     partition: int
@@ -102,7 +102,7 @@ class OffsetToCommit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PartitionCommit(OffsetToCommit, frozen=True, kw_only=True):
-    """A committed offset."""
+    """The committed offset of a group in a partition."""
 
     commit_ms: int = field(name="ms")
 
@@ -128,7 +128,7 @@ class GroupKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberDescription:
-    """One member and its partitions: those it works on, must release (``revoking``) and waits for (``pending``)."""
+    """A member and its partitions: those it reads, must give up (``revoking``), and will get later (``pending``)."""
 
     member_id: str
     instance_id: str | None
@@ -183,10 +183,11 @@ class GroupsPort(Protocol):
         """Join a group, stay in it or leave it.
 
         Raises:
-            MemberNotFoundError: expired or never joined; the member must join again, owning nothing.
-            MemberFencedError: another process has taken its instance id; the member must stop.
-            StaleMemberEpochError: it has not reached this epoch.
-            InvalidConsumerError, LimitReachedError: settings out of range; too many members.
+            MemberNotFoundError: the member has expired or never joined; it must join again, without partitions.
+            MemberFencedError: another process has taken over the member's instance id; the member must stop.
+            StaleMemberEpochError: the heartbeat has another epoch than the member.
+            InvalidConsumerError: settings are out of range.
+            LimitReachedError: the group has too many members.
             NotCoordinatorError, NoQuorumError: not possible now; nothing changed.
         """
 
@@ -202,9 +203,10 @@ class GroupsPort(Protocol):
 
         Raises:
             TopicNotFoundError, PartitionNotFoundError: nothing was committed.
-            StaleMemberEpochError, MemberNotFoundError, MemberFencedError: fenced; nothing was committed.
+            StaleMemberEpochError, MemberNotFoundError, MemberFencedError: the member may not commit; nothing was
+                committed.
             GroupNotEmptyError: the commit names no member, and the group has some.
-            FateUnknownError: they may or may not be committed.
+            FateUnknownError: the offsets may or may not be committed.
         """
 
     async def committed(
@@ -212,7 +214,7 @@ class GroupsPort(Protocol):
     ) -> Sequence[PartitionCommit]:
         """Return committed offsets, of these partitions or all. Partitions without a commit are omitted.
 
-        The result is current: it has everything that any node has acknowledged.
+        The result is current: it has every commit that any node has acknowledged.
 
         Raises:
             GroupNotFoundError: there is no such group.
@@ -258,7 +260,7 @@ class GroupsPort(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewConsumer:
-    """A consumer that a client asks for. ``instance`` None: the node chooses a name."""
+    """A REST consumer that a client wants to create. ``instance`` None: the node chooses a name."""
 
     instance: str | None
     format: str
@@ -269,12 +271,12 @@ class NewConsumer:
     principal: str = ""
     """The owner; empty if the cluster asked for no credentials."""
     commits_next: bool = False
-    """Offsets in its commits name the next record to read, not the last one that was read."""
+    """Whether offsets in the consumer's commits are those of the next record to read, not of the last one read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerSubscription:
-    """A consumer's subscription. ``partitions``: those assigned to it now."""
+    """A REST consumer's subscription, and the partitions that are assigned to the consumer now."""
 
     topics: Sequence[str]
     pattern: str | None
@@ -285,7 +287,7 @@ class ConsumerSubscription:
 class DeliveredRecords:
     """Records of one partition for a consumer: those of ``batches`` in [start_offset, end_offset).
 
-    The batches are complete as stored. So the first may start below the range, and the last may end above it.
+    The batches are whole stored ones. So the first may start below the range, and the last may end above it.
     """
 
     topic: str
@@ -297,7 +299,10 @@ class DeliveredRecords:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivered:
-    """A response to a consumer, and its format. ``call_id`` names it; empty: it cannot be taken back."""
+    """Records delivered to a REST consumer, and their format.
+
+    ``call_id`` identifies the delivery for ``take_back`` and ``refuse``; empty: it cannot be undone.
+    """
 
     format: str
     deliveries: Sequence[DeliveredRecords]
@@ -305,7 +310,7 @@ class Delivered:
 
 
 class Seek(msgspec.Struct, frozen=True, kw_only=True):
-    """The start of a partition's next delivery; one of offset, timestamp and name is set. It travels as it is."""
+    """The position at which a partition's next delivery starts; one of offset, timestamp and name is set."""
 
     topic: str
     partition: int
@@ -317,8 +322,8 @@ class Seek(msgspec.Struct, frozen=True, kw_only=True):
 class ConsumersPort(Protocol):
     """REST consumers (v2).
 
-    Every method raises ConsumerNotFoundError for a missing consumer, and the errors that any call may have:
-    NotCoordinatorError, NoQuorumError, FateUnknownError. Every call extends the consumer's expiry.
+    Every method may raise ConsumerNotFoundError, NotCoordinatorError, NoQuorumError and FateUnknownError. Every call
+    postpones the expiry of the consumer.
     """
 
     async def create(self, group: str, consumer: NewConsumer) -> str:
@@ -326,21 +331,22 @@ class ConsumersPort(Protocol):
 
         Raises:
             ConsumerExistsError: the name is taken.
-            InvalidConsumerError, LimitReachedError: settings out of range; too many consumers.
+            InvalidConsumerError: settings are out of range.
+            LimitReachedError: there are too many consumers.
         """
 
     async def delete(self, group: str, instance: str, *, token: str = "") -> None:
         """Leave the group and delete the consumer. With automatic commits, first commit the delivered records.
 
-        In this and the following methods ``token`` says that the response to the records call with this token has
-        arrived. If the last response had a token, only records that have certainly arrived are committed.
+        In this and the following methods, a client passes the ``token`` of its last records call to confirm that the
+        response has arrived. If the last records call had a token, only confirmed records are committed.
         """
 
     async def commits_next(self, group: str, instance: str) -> bool:
-        """Return whether the offsets in its commits name the next record; see ``NewConsumer``."""
+        """Return whether offsets in the consumer's commits are those of the next record; see ``NewConsumer``."""
 
     async def format_of(self, group: str, instance: str) -> str:
-        """Return the format that it was created with."""
+        """Return the record format with which the consumer was created."""
 
     async def subscribe(
         self,
@@ -351,15 +357,15 @@ class ConsumersPort(Protocol):
         *,
         token: str = "",
     ) -> None:
-        """Subscribe in place of the previous subscription. The consumer is a member of the group when this returns.
+        """Replace the subscription. When this returns, the consumer is a member of the group.
 
         Raises:
-            SubscriptionConflictError: it has a manual assignment, or the call has both topics and a pattern, or
-                neither.
+            SubscriptionConflictError: the consumer has a manual assignment, or the call has both topics and a pattern,
+                or neither.
         """
 
     async def unsubscribe(self, group: str, instance: str, *, token: str = "") -> None:
-        """Drop subscription or assignment. Having neither is not an error."""
+        """Drop the subscription or the assignment; do nothing if the consumer has neither."""
 
     async def subscription(self, group: str, instance: str) -> ConsumerSubscription:
         """Return the consumer's subscription."""
@@ -370,18 +376,18 @@ class ConsumersPort(Protocol):
         """Assign these partitions by hand, without group management.
 
         Raises:
-            SubscriptionConflictError: it is subscribed.
+            SubscriptionConflictError: the consumer has a subscription.
             TopicNotFoundError, PartitionNotFoundError: nothing was assigned.
         """
 
     async def assignments(self, group: str, instance: str) -> Sequence[TopicPartition]:
-        """Return the partitions that it reads now, assigned by hand or as a member."""
+        """Return the partitions that the consumer reads now, assigned by hand or by the group."""
 
     async def seek(self, group: str, instance: str, seeks: Sequence[Seek]) -> None:
-        """Deliver from these positions next. They are lost when the consumer's coordinator changes, unless committed.
+        """Deliver from these positions next. If the coordinator changes before a commit, the positions are lost.
 
         Raises:
-            SubscriptionConflictError: a partition is not assigned to it.
+            SubscriptionConflictError: a partition is not assigned to the consumer.
         """
 
     async def records(
@@ -395,32 +401,32 @@ class ConsumersPort(Protocol):
     ) -> Delivered:
         """Return the next records. Without any, wait up to ``timeout_ms`` (None: the consumer's own setting).
 
-        The response has at least one record, even above ``max_bytes`` (keys and values as stored). Calls of one
-        consumer run one after the other. The first call returns records if there are any. A call with the ``token`` of
-        the previous response gets that response again, even an empty one. Any other call says that it has arrived.
+        If there are records, at least one is returned, even if it is larger than ``max_bytes`` (of keys and values as
+        stored). Calls of one consumer run one after the other. A call with the ``token`` of the previous call gets the
+        same response again, even an empty one. Any other call confirms that the previous response has arrived.
 
         Raises:
-            SubscriptionConflictError: neither subscribed nor assigned.
-            ReplicaDamagedError: the next records of a partition are damaged, and no others arrived; nothing was
-                delivered.
+            SubscriptionConflictError: the consumer has neither a subscription nor an assignment.
+            ReplicaDamagedError: the next records of a partition are damaged, and no other partition has records.
+                Nothing was delivered.
         """
 
     def take_back(self, group: str, instance: str, delivered: Delivered) -> None:
-        """Note that no client got this response. It is delivered again unless the client has called since.
+        """Note that the response was not sent. Its records are delivered again, unless the client has called since.
 
-        The work continues in the background. Raises nothing.
+        The work continues in the background. Errors are not raised.
         """
 
     async def refuse(self, group: str, instance: str, delivered: Delivered) -> None:
-        """Note that the client got an error instead of this response. Raises nothing.
+        """Note that the client got an error instead of this response. Errors are not raised.
 
-        The records are delivered again unless the client has called since, also if the response was one under a token.
+        The records are delivered again, unless the client has called since. This also holds for a call with a token.
         """
 
     async def commit(
         self, group: str, instance: str, offsets: Sequence[OffsetToCommit] | None
     ) -> None:
-        """Commit these, or (None) up to the last record delivered in each partition."""
+        """Commit these offsets; None: commit all delivered records."""
 
     async def committed(
         self, group: str, instance: str, partitions: Sequence[TopicPartition]

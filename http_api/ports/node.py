@@ -1,7 +1,7 @@
-"""Protocols that a node implements for handlers. ``node`` implements them; tests have in-memory ones.
+"""Interfaces that a node implements for the handlers of the API. Tests have in-memory implementations.
 
-A handler calls one port. Every method may raise any ``MilenaError``. ``http_api.protocol.errors`` turns errors into
-responses. Any node serves any call: the implementation forwards it if necessary.
+A handler calls one port. Every method may raise any ``MilenaError``; docstrings list the important ones.
+``http_api.protocol.errors`` turns errors into responses. Any node serves any call, and forwards it if necessary.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -37,7 +37,7 @@ from raft_meta.machine.image import Image, Topic
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewTopic:
-    """A topic that a client asks for. None: the node's default."""
+    """A topic that a client wants to create. None in a field: the node's default."""
 
     name: str
     partition_count: int | None
@@ -49,7 +49,10 @@ class NewTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerState:
-    """An allocated producer id. ``last_sequences``: topic → partition → last sequence, if it has a leader."""
+    """An allocated producer id and epoch.
+
+    ``last_sequences`` has the last sequence of the producer id in each partition with a leader, by topic and partition.
+    """
 
     producer_id: int
     producer_epoch: int
@@ -68,16 +71,16 @@ class ProducePort(Protocol):
     """Appends of records."""
 
     def produce(self, request: ProduceRequest) -> Pending[Sequence[ProduceReceipt]]:
-        """Append records; return one receipt for each, in order. ``Receipts`` is the form that is encoded fastest.
+        """Append records; return one receipt for each, in order. A result of type ``Receipts`` is encoded fastest.
 
-        A task awaits the result. Code without a task registers a callback.
+        A task awaits the ``Pending``. Code without a task registers a callback.
 
         Raises (from the call or its result):
-            TopicNotFoundError, PartitionNotFoundError: nothing was written (auto-creation is off).
-            NotEnoughReplicasError, NoLeaderError: every partition refused; nothing was written.
-            PreconditionFailedError: ``expected_end`` is not the end of its partition; nothing was written.
-            MalformedRequestError: there is a condition, and the records are not for one partition.
-            StaleProducerEpochError, TransactionAbortedError, TransactionCommittedError: the transaction that they name
+            TopicNotFoundError, PartitionNotFoundError: nothing was written, and the topic was not created.
+            NotEnoughReplicasError, NoLeaderError: every partition refused the records; nothing was written.
+            PreconditionFailedError: ``expected_end`` is not the next offset of the partition; nothing was written.
+            MalformedRequestError: ``expected_end`` is set, and the records are for several partitions.
+            StaleProducerEpochError, TransactionAbortedError, TransactionCommittedError: the transaction of the request
                 has ended; nothing was written.
             TopicNotTransactionalError, TooManyTransactionsError: nothing was written.
         """
@@ -96,16 +99,17 @@ class ProducePort(Protocol):
         idempotency: IdempotencyKey | None = None,
         may_create: bool = True,
     ) -> BatchReceipt:
-        """Append one batch that a client encoded. The node checks all of it first.
+        """Append one batch that a client encoded, after a check of the whole batch.
 
-        ``idempotency``: the key that identifies a retry, in place of a producer's numbers.
-        ``may_create``: a missing topic may be created, if nodes create topics automatically.
+        ``idempotency`` identifies a retry of a batch without a producer id. ``may_create``: a missing topic may be
+        created, if the nodes' settings allow that.
 
         Raises:
             PreconditionFailedError: ``expected_end`` is not the end of the partition, or the topic's id does not start
                 with ``topic_tag``; nothing was written.
             IdempotencyKeyReusedError: an earlier request had the key and other bytes.
-            InvalidProducerError: its producer is not the transaction's, or it has both a producer and a key.
+            InvalidProducerError: the batch's producer id is not the transaction's, or the batch has both a producer id
+                and an idempotency key.
         """
 
 
@@ -113,18 +117,19 @@ class ReadsPort(Protocol):
     """Reads of records and offsets."""
 
     async def fetch(self, request: FetchRequest) -> FetchResult:
-        """Read committed records. Without any, wait up to ``timeout_ms``.
+        """Read committed records; wait up to ``timeout_ms`` if there are none.
 
-        The bytes are as they were stored. The code that decodes them checks them, and reports damage (``doubt``).
+        The result has the bytes as stored, unchecked. The caller checks them when it decodes them, and reports damaged
+        ones with ``doubt``.
 
         Raises:
-            ReplicaDamagedError: the requested records are damaged, and no other replica could be asked.
+            ReplicaDamagedError: the requested records are damaged, and no other replica could be read.
         """
 
     async def doubt(self, doubt: Doubt) -> None:
-        """Request a check of this node's copy soon. Any number of reports cause one check. Raises nothing.
+        """Report damaged records, so that the replica is checked soon. Several reports cause one check.
 
-        A reader that meets the damage again reports it again, so a lost report is not repeated here.
+        Errors are not raised, and a lost report is not repeated: the next reader reports the damage again.
         """
 
     async def offsets(
@@ -137,35 +142,38 @@ class ReadsPort(Protocol):
         """Return the partition's start and end, from its leader.
 
         Args:
-            topic: its name.
-            partition: its number.
-            wants_records_end: also return the end of the last record.
+            topic: the topic's name.
+            partition: the partition's number.
+            wants_records_end: also return the offset after the last record (``PartitionOffsets.records_end``).
         """
 
 
 class TransactionsPort(Protocol):
     """Writes and committed offsets that take effect together, or not at all.
 
-    Every method may raise ``NoQuorumError`` and ``FeatureLevelError``, with nothing decided.
+    Every method may raise ``NoQuorumError`` and ``FeatureLevelError``; then the transaction was neither committed nor
+    aborted.
     """
 
     async def transact(self, request: TransactionRequest) -> TransactionReceipt:
-        """Run a complete transaction; return once it is committed. Every error but one says that nothing took effect.
+        """Run a complete transaction; return once it is committed. No error but FateUnknownError leaves an effect.
 
         Raises:
             TopicNotFoundError, PartitionNotFoundError, TopicNotTransactionalError, GroupNotFoundError,
             MemberNotFoundError, MemberFencedError, StaleMemberEpochError, GroupNotEmptyError, GroupChangedError,
-            NotEnoughReplicasError, NoLeaderError, RequestTooLargeError, TooManyTransactionsError: it was aborted.
-            TransactionInProgressError: another request with this key is not decided yet.
-            IdempotencyKeyReusedError: an earlier request had the key and another body.
-            TransactionAbortedError: it took too long, or its broker was lost.
-            FateUnknownError: it may or may not be committed; a retry under the same key tells.
+            NotEnoughReplicasError, NoLeaderError, RequestTooLargeError, TooManyTransactionsError: the transaction was
+                aborted.
+            TransactionInProgressError: an earlier transaction with this idempotency key is not decided yet.
+            IdempotencyKeyReusedError: an earlier request had the idempotency key and another body.
+            TransactionAbortedError: the transaction took too long, or the broker that ran it was lost.
+            FateUnknownError: it may or may not be committed; a retry with the same idempotency key finds out.
         """
 
     async def begin(self, transactional_id: str, *, timeout_ms: int) -> ProducerTransaction:
-        """Begin a producer's next transaction. Its open one is aborted, and the id's previous holder is fenced.
+        """Begin the next transaction of a transactional id. If its former transaction is open, it is aborted.
 
-        ``timeout_ms``: how long the transaction may stay open, 1 to 900,000.
+        A program that used the id before is fenced. ``timeout_ms`` is how long the transaction may stay open, 1 to
+        900,000.
 
         Raises:
             TooManyProducersError: nothing was started.
@@ -175,26 +183,28 @@ class TransactionsPort(Protocol):
         """Commit all that the request names. A retry gets the same response, until the next transaction ends.
 
         Raises:
-            TransactionNotFoundError, StaleProducerEpochError: there is none of this identity, or it was taken over.
-            TransactionAbortedError: it was aborted before, or is now, since a topic, group or member is gone.
-            TransactionChangedError: the partitions have other records of it; it is still open.
-            NotEnoughReplicasError, NoLeaderError: it is still open.
-            FateUnknownError: it may or may not be committed; a retry tells.
+            TransactionNotFoundError: there is no transaction with this producer id and epoch.
+            StaleProducerEpochError: another program has taken over the transactional id.
+            TransactionAbortedError: the transaction was aborted, before or because a topic, group or member is gone.
+            TransactionChangedError: the partitions have other records of the transaction than named; it is still open.
+            NotEnoughReplicasError, NoLeaderError: the transaction is still open.
+            FateUnknownError: it may or may not be committed; a retry finds out.
         """
 
     async def abort(self, transaction: ProducerTransaction, *, timeout_ms: int) -> TransactionEnded:
-        """Abort the transaction for good. A retry gets the same response, until the next transaction ends.
+        """Abort the transaction permanently. A retry gets the same response, until the next transaction ends.
 
         Raises:
-            TransactionNotFoundError, StaleProducerEpochError: there is none of this identity, or it was taken over.
-            TransactionCommittedError: it was committed, and stays so.
-            FateUnknownError: it may or may not be aborted; a retry tells.
+            TransactionNotFoundError: there is no transaction with this producer id and epoch.
+            StaleProducerEpochError: another program has taken over the transactional id.
+            TransactionCommittedError: the transaction is committed already.
+            FateUnknownError: it may or may not be aborted; a retry finds out.
         """
 
     async def open_transactions(self, *, older_than_ms: int) -> Sequence[OpenTransaction]:
-        """Return transactions that are open on leaders, the oldest first. Those of silent leaders are missing.
+        """Return open transactions as leaders report them, the oldest first. Leaders without a response are left out.
 
-        ``older_than_ms``: only transactions that started at least this long ago.
+        ``older_than_ms``: return only transactions that started at least this long ago.
         """
 
 
@@ -204,14 +214,14 @@ class DeletionsPort(Protocol):
     async def delete_records(
         self, topic: str, partition: int, before: int | None, *, timeout_ms: int
     ) -> int:
-        """Delete records below ``before`` (None: all that are committed), on every in-sync replica.
+        """Delete records below ``before`` (None: all committed records), on every in-sync replica.
 
-        Return the first offset that is left. A retry is harmless.
+        Return the new first offset of the partition. A retry is harmless.
 
         Raises:
-            OffsetOutOfRangeError: above the high watermark; nothing was deleted.
+            OffsetOutOfRangeError: ``before`` is above the high watermark; nothing was deleted.
             NotEnoughReplicasError, NoLeaderError, FeatureLevelError: nothing was deleted.
-            FateUnknownError: they may or may not be deleted.
+            FateUnknownError: the records may or may not be deleted.
         """
 
 
@@ -224,30 +234,30 @@ class MetadataPort(Protocol):
 
     @property
     def image(self) -> Image:
-        """The local image, now."""
+        """The replicated state as this node knows it now."""
 
     async def current_image(self) -> Image:
-        """Return an image as of now, which becomes the local one. Concurrent calls share the cost.
+        """Ask the quorum for the newest state; return the local image once it has that. Concurrent calls share this.
 
         Raises:
             NoQuorumError: no majority responded in time.
         """
 
     async def topic(self, name: str, partition: int = 0) -> Topic:
-        """Return the topic. Ask the quorum first if this node does not know it, or not this ``partition``.
+        """Return the topic. If this node does not know the topic or the ``partition``, ask the quorum first.
 
         Raises:
-            TopicNotFoundError: a majority knows no such topic.
+            TopicNotFoundError: the topic does not exist, as a majority confirms.
         """
 
     async def create_topic(self, topic: NewTopic) -> Topic:
-        """Create (or only validate) a topic; returns once this node's image has it."""
+        """Create a topic, or only validate the request; return once this node's image has the topic."""
 
     async def add_partitions(self, name: str, partition_count: int) -> Topic:
-        """Set a topic's number of partitions, if it has fewer. Return once this node's image has them."""
+        """Raise a topic's number of partitions to ``partition_count``; return once this node's image has them."""
 
     async def delete_topic(self, name: str) -> None:
-        """Delete a topic; return once this node's image has lost it."""
+        """Delete a topic; return once this node's image no longer has it."""
 
     async def alter_configs(
         self, name: str, changes: Mapping[str, str | None], *, is_validate_only: bool
@@ -255,40 +265,41 @@ class MetadataPort(Protocol):
         """Set or reset (None) topic configs."""
 
     async def remove_broker(self, broker_id: int) -> None:
-        """Remove a broker that is gone for good; return once this node's image has lost it.
+        """Remove a broker that will not come back; return once this node's image no longer has it.
 
         Raises:
-            BrokerNotFoundError, BrokerInUseError: it is not registered, or still part of the cluster.
+            BrokerNotFoundError: the broker is not registered.
+            BrokerInUseError: the broker is alive, a voter, or holds replicas.
         """
 
     async def note(
         self, action: str, change: Mapping[str, object], *, timeout_ms: int = 10_000
     ) -> None:
-        """Write an action to the audit log before it happens. A cluster below feature level 11 skips this.
+        """Write an action to the audit log before it happens. In a cluster below feature level 11, do nothing.
 
-        ``timeout_ms``: how long to wait for that, at most 10 s.
+        ``timeout_ms`` limits the wait, to at most 10 s.
 
         Raises:
             NoQuorumError: the log cannot be written, so the action must not happen.
         """
 
     async def allocate_producer(self, name: str | None) -> ProducerState:
-        """Return a new producer id and epoch. A known name gets its id with the next epoch."""
+        """Allocate a producer id. For a name that was used before, return its id with the next epoch."""
 
     @property
     def version(self) -> int:
-        """A number that grows with every change of brokers, topics and partitions, and with nothing else.
+        """A number that grows with every change of brokers, topics and partitions, and with no other change.
 
-        Of two versions, also of different nodes, the greater one is never behind.
+        Versions of different nodes can be compared: the greater one belongs to the newer state.
         """
 
     async def image_since(self, version: int, *, timeout_ms: int) -> Image:
-        """Return the image once ``version`` is above this, or the current one after the timeout."""
+        """Wait until the image's version is above ``version``, at most ``timeout_ms``; return the image."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaTarget:
-    """A partition's new replicas, preferred leader first. ``replicas`` None: those before its move."""
+    """A partition's new replicas, the preferred leader first. ``replicas`` None: cancel a move in progress."""
 
     topic: str
     partition: int
@@ -297,7 +308,7 @@ class ReplicaTarget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReassignmentRequest:
-    """Partitions to move: these, all that a broker holds (``drain``), or the fewest that balance the cluster.
+    """A request to move partitions: listed ones, all on one broker (``drain``), or the fewest that balance the cluster.
 
     ``throttle_bytes_per_s`` bounds the bytes that each leader's node sends to new replicas; 0: the node's option.
     ``max_concurrent``: partitions that move at a time; 0: all of them.
@@ -334,7 +345,7 @@ class PlannedReassignment:
         return self.topic_id, self.partition
 
     def refused(self, error: MilenaError | None) -> "PlannedReassignment":
-        """Return this plan, with the error that refused it."""
+        """Return this plan with an error; with None, return it unchanged."""
         return self if error is None else replace(self, error=error)
 
 
@@ -349,7 +360,7 @@ class MoveState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddedReplica:
-    """A replica that a move adds. None: its leader did not report the number."""
+    """A replica that a move adds, and its progress. None: its leader did not report the number."""
 
     broker_id: int
     is_in_sync: bool
@@ -390,7 +401,7 @@ class ReassignmentsPort(Protocol):
     async def cancel(
         self, topic: str | None, partition: int | None
     ) -> Sequence[PlannedReassignment]:
-        """Return partitions to their previous replicas: all that move, a topic's, or one."""
+        """Cancel moves: of all partitions, of a topic, or of one partition. They return to their previous replicas."""
 
 
 class HealthPort(Protocol):
@@ -400,7 +411,7 @@ class HealthPort(Protocol):
         """Return whether logs are recovered and ports bound."""
 
     def readiness(self) -> Readiness:
-        """Return whether the node has rejoined, has caught up and is not draining."""
+        """Return whether the node has joined the cluster, has caught up, and is not draining."""
 
     async def drain(self, *, timeout_ms: int) -> bool:
         """Move leadership to other nodes, until the process ends.
@@ -410,7 +421,7 @@ class HealthPort(Protocol):
         """
 
     def metrics(self, *, has_partitions: bool) -> bytes:
-        """Return metrics in Prometheus' text format. ``has_partitions``: with those of each replica."""
+        """Return metrics in Prometheus' text format; with ``has_partitions``, also those of each replica."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -441,7 +452,7 @@ class BusyPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryView:
-    """The last hour, as the nodes that responded report it."""
+    """Measurements of the last hour, from the nodes that responded."""
 
     end_ms: int
     """Wall clock of the last values (ms)."""
@@ -454,7 +465,7 @@ class HistoryView:
     silent_nodes: Sequence[int]
     """Nodes without a response. The sums miss the partitions that they lead."""
     left_out: int
-    """The number of topics and groups with traffic that nodes had no space for."""
+    """The number of topics and groups with traffic that nodes did not record, because their memory is limited."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -478,15 +489,18 @@ class HistoryPort(Protocol):
     """The last hour, in the memory of nodes."""
 
     def topics_here(self) -> Mapping[str, TopicHere]:
-        """Return this node's measurements of each topic, by topic id; empty before the first one."""
+        """Return this node's measurements of each topic, by topic id; empty before the first measurement."""
 
     def stored_bytes_here(self, topic_id: str, partition: int) -> int | None:
-        """Return the bytes of this node's replica, now; None: it has none."""
+        """Return the current size of this node's replica in bytes; None: this node has no replica."""
 
     async def stored_bytes(
         self, topic_ids: Collection[str], *, by_partition: bool = False
     ) -> StoredBytes:
-        """Return sums over all nodes, as of their last measurements; ``by_partition``: of a topic's partitions, now."""
+        """Return the stored bytes on all nodes, by topic, as of their last measurement.
+
+        ``by_partition``: return the current bytes of each partition of one topic instead.
+        """
 
     async def of_nodes(self) -> HistoryView:
         """Return the history of each node."""
@@ -495,7 +509,7 @@ class HistoryPort(Protocol):
         """Return a topic's history, over all nodes.
 
         Raises:
-            TopicNotFoundError: there is none.
+            TopicNotFoundError: there is no such topic.
         """
 
     async def of_group(self, group: str) -> HistoryView:
@@ -507,11 +521,11 @@ class ApiLimits:
     """Bounds on requests, responses and connections."""
 
     connections_max: int = 10_000
-    """Open connections. Above this, the one that is idle for longest is closed."""
+    """Open connections. Above this number, the connection that has been idle longest is closed."""
     request_bytes_max: int = 32 << 20
     requests_in_flight_max: int = 4096
     streams_max: int = 4096
-    """Open responses that follow a log. They do not count as requests in flight."""
+    """Open streams: responses that follow a partition without an end. They do not count as requests in flight."""
     bytes_in_flight_max: int = 512 << 20
     fetch_bytes_max: int = 64 << 20
     fetch_wait_ms_max: int = 300_000
@@ -522,9 +536,9 @@ class ApiLimits:
     unsent_wait_ms_max: int = 60_000
     """The time in which a client may read nothing of its response; then its connection is closed."""
     unsent_bytes_max: int = 512 << 20
-    """Bytes that clients have not read. Above this, the connection that waits for its client for longest is closed."""
+    """Bytes in all send buffers. Above this, the connection that has waited longest for its client is closed."""
     bad_credentials_delay_ms: int = 500
-    """The delay of a refusal of bad credentials on a connection that sent some before."""
+    """The delay of the response to bad credentials, if an earlier request of the connection had bad ones too."""
     records_per_request_max: int = 100_000
     rest_commit_offsets: str = "last"
     """The meaning of offsets in commits of REST consumers that do not choose one: ``last`` or ``next``."""

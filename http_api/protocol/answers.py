@@ -1,4 +1,4 @@
-"""Responses that handlers make: bodies are bytes, headers a list of pairs."""
+"""Build the responses of handlers: bodies are bytes, headers a list of pairs."""
 
 from collections.abc import Sequence
 
@@ -12,13 +12,13 @@ from milena.model.errors import MilenaError, PreconditionFailedError, TopicNotFo
 Pairs = Sequence[tuple[str, str]]
 
 SERVER = "milena"
-"""The server's name in responses. aiohttp's own would reveal its version and Python's."""
+"""The header ``Server`` of responses. aiohttp's default would reveal the versions of aiohttp and Python."""
 
 
 def bytes_answer(
     body: bytes, content_type: str, *, status: int = 200, headers: Pairs = ()
 ) -> web.Response:
-    """Return a response with a body that is ready."""
+    """Return a response with these bytes as its body."""
     return web.Response(
         body=body, status=status, headers=[("Content-Type", content_type), *headers]
     )
@@ -58,5 +58,5 @@ def error_envelope(error: MilenaError, *, topic_missing_code: int) -> dict[str, 
 
 
 def printable(text: str) -> str:
-    """Return the text without characters that UTF-8 lacks: undecodable header bytes arrive as lone surrogates."""
+    """Return the text with lone surrogates replaced, which UTF-8 cannot encode; header bytes may be read as such."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")

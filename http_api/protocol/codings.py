@@ -1,7 +1,7 @@
-"""Compressed bodies (``Content-Encoding``): unpacked in steps, within the bound on a body.
+"""Unpack compressed bodies (``Content-Encoding``) in steps, up to the limit of a body.
 
-The HTTP parser does not unpack them. It would unpack bytes as they arrive, even those of a refused body. A few
-kilobytes that expand to hundreds of megabytes would delay all requests.
+aiohttp's parser could unpack them too, but it would do so as bytes arrive, without a limit. A few kilobytes that expand
+to hundreds of megabytes would then delay all requests.
 """
 
 import zlib
@@ -11,14 +11,14 @@ from milena.model.errors import MalformedRequestError, UnsupportedMediaTypeError
 from milena.model.turns import Steps
 
 STEP_BYTES = 1 << 20
-"""The bytes that one step unpacks, some two milliseconds."""
+"""The most bytes that one step unpacks, in about two milliseconds."""
 
 _GZIP, _ZLIB, _RAW = 31, 15, -15
 _WINDOWS = {"gzip": _GZIP, "x-gzip": _GZIP, "deflate": _ZLIB}
 
 
 def window_of(coding: str) -> int | None:
-    """Return zlib's window setting for a content coding, or None: the body has none.
+    """Return zlib's window setting for a content coding; None if the body is not compressed.
 
     Raises:
         UnsupportedMediaTypeError: the coding is not supported, or there are several.
@@ -42,13 +42,13 @@ def unpack(body: bytes, window: int, account: Callable[[int], None]) -> Steps[by
     Args:
         body: the compressed bytes.
         window: the result of ``window_of``.
-        account: gets the number of bytes so far. An error that it raises ends the work.
+        account: called with the number of unpacked bytes so far. It may raise an error to end the work.
 
     Raises:
         MalformedRequestError: the body is not exactly one complete stream of this coding.
     """
     if window == _ZLIB and body[:1] and body[0] & 0x0F != zlib.DEFLATED:
-        # Without the header that the standard requires: many clients send it in this form.
+        # The body has no zlib header. The standard requires one, but many clients send raw deflate data.
         window = _RAW
     stream = zlib.decompressobj(window)
     plain = bytearray()

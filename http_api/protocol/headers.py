@@ -1,7 +1,7 @@
-"""Headers that make a request ambiguous: it is refused before anything else of it is read.
+"""Refuse requests with ambiguous headers.
 
-A header with two values may mean one thing to a proxy and another to the server behind it. So a header that is not a
-list may be repeated only with the same value.
+A proxy may use the first of two values, and the server behind it the second. A client could then pass a check of the
+proxy with one value, and act with the other. So a header that is not a list may be repeated only with the same value.
 """
 
 from aiohttp.http import HttpVersion, HttpVersion11
@@ -33,7 +33,7 @@ SINGLE = frozenset(
         "x-request-id",
     }
 )
-"""Headers that have one value."""
+"""Headers that may have only one value."""
 
 LISTS = frozenset(
     {
@@ -52,11 +52,11 @@ LISTS = frozenset(
         "x-forwarded-proto",
     }
 )
-"""Headers that may arrive on several lines, which form one list: ``joined`` reads them."""
+"""Headers whose value is a list, so that it may be spread over several lines; ``joined`` reads them."""
 
 
 def joined(headers: CIMultiDictProxy[str], name: str) -> str:
-    """Return the value of a header. Several lines of a list become one; an absent header is empty."""
+    """Return the value of a header; join the lines of a list with commas. An absent header is an empty text."""
     if name not in headers:
         return ""
     values = headers.getall(name)
@@ -67,7 +67,7 @@ def check_headers(version: HttpVersion, headers: CIMultiDictProxy[str]) -> None:
     """Refuse headers that can be read in two ways.
 
     Raises:
-        MalformedRequestError: a header came with two values, or the end of the body is ambiguous.
+        MalformedRequestError: a header has two values, or the end of the body is ambiguous.
     """
     if len({name.lower() for name in headers}) != len(headers):
         for name in sorted(SINGLE):

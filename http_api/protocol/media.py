@@ -1,11 +1,11 @@
 """Media types in ``Content-Type`` and ``Accept`` headers.
 
-The module is lenient where the dialects differ: ``application/json``, a missing header, ``v1`` and versionless names
-are accepted. ``Accept`` lists with q-values follow RFC 9110. Old clients differ from it in details, which are accepted
-too: ``*`` for ``*/*`` and ``q=.2`` (Java's ``HttpURLConnection`` sends both), ``q=1.``, more than three digits, quotes.
+Clients of the v2 API name types in different ways. All of these are accepted: ``application/json``, no header, ``v1``,
+and names without a version. ``Accept`` lists with q-values follow RFC 9110, but variants that old clients send are
+accepted too: ``*`` for ``*/*`` and ``q=.2`` (both from Java's ``HttpURLConnection``), ``q=1.``, more than three digits,
+and quotes.
 
-Results are cached by the header's text, because a client sends the same few headers with each of its requests. The HTTP
-parser bounds the size of a header.
+Results are cached by the header's text, because a client sends the same few headers with each request.
 """
 
 import re
@@ -43,7 +43,7 @@ _WILDCARDS = ("application/*", "*/*")
 _QUALITY = re.compile(r"0?\.[0-9]+|0\.?|1(\.0*)?")
 """A number from 0 to 1. RFC 9110 requires the 0 before the point, and allows three digits after it."""
 _CHARSETS = ("utf-8", "utf8", "us-ascii", "ascii")
-"""Charsets of bodies that are read as UTF-8; US-ASCII is a part of UTF-8."""
+"""Charsets that are read as UTF-8. Every US-ASCII text is also UTF-8."""
 
 
 @unique
@@ -69,7 +69,7 @@ class StreamFraming(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class MediaRange:
-    """One member of an ``Accept`` list. ``rank`` compares quality first, then how narrow it is, then its place."""
+    """One member of an ``Accept`` list."""
 
     name: str
     quality: float
@@ -77,12 +77,12 @@ class MediaRange:
 
     @property
     def rank(self) -> tuple[float, int, int]:
-        """A sort key: the greatest is preferred."""
+        """A sort key; the greatest is preferred: by quality, then types before wildcards, then by place in the list."""
         return (self.quality, 2 - self.name.count("*"), -self.place)
 
 
 def parse_accept(header: str) -> list[MediaRange]:
-    """Return the members of an ``Accept`` list, the preferred one first. Those with ``q=0`` ("never") come last.
+    """Return the members of an ``Accept`` list, the preferred one first. Members with ``q=0`` ("never") come last.
 
     Raises:
         NotAcceptableError: a quality that is not a number from 0 to 1.
@@ -134,12 +134,12 @@ def _quality(parameters: list[tuple[str, str]]) -> float:
 def _choose(
     accept: str, named: Callable[[str], T | None], offered: Iterable[tuple[str, T]]
 ) -> T | None:
-    """Return the client's preferred type of those that the server can make; None if the client accepts none.
+    """Return the type that the client prefers among those of the server; None if the client accepts none of them.
 
     Args:
-        accept: the header; empty means anything.
-        named: returns the type for a name in the header; None if the server cannot make it.
-        offered: the types for a wildcard, by names that the client may exclude with ``q=0``; the best comes first.
+        accept: the header; empty means any type.
+        named: returns the type for a name in the header, or None if the server does not have it.
+        offered: names and types for a wildcard, the server's preferred one first. A client may exclude names (``q=0``).
     """
     ranges = parse_accept(accept if accept.strip() else "*/*")
     never = {media.name for media in ranges if media.quality == 0}
@@ -166,7 +166,7 @@ def _is_kafka(name: str) -> re.Match[str] | None:
 
 @lru_cache(maxsize=512)
 def metadata_type(accept: str) -> str:
-    """Return the content type of a response without records: JSON under the requested name.
+    """Return the content type of a response without records: one of the names for JSON that the client accepts.
 
     Raises:
         NotAcceptableError: nothing in the list is JSON.
@@ -190,7 +190,7 @@ def _metadata_type_named(name: str) -> str | None:
 class RecordsType:
     """The format of records in a response.
 
-    ``format`` None: JSON, with an error in place of a record that is not JSON. ``framing`` None: one complete body.
+    ``format`` None: JSON, in which an error replaces a record that is not JSON. ``framing`` None: no stream.
     """
 
     format: RecordFormat | None
@@ -247,15 +247,15 @@ _PLAIN_TYPES_OF_FORMATS = {
 
 @lru_cache(maxsize=512)
 def type_in_format(accept: str, own: RecordFormat, chosen_by: str) -> RecordsType:
-    """Return the type of a response whose records have the format ``own``, whatever the client accepts.
+    """Return the type of a response whose record format is fixed by something else than the header.
 
     Args:
-        accept: the header.
-        own: JSON, binary or text.
-        chosen_by: the sentence that says what chose the format, for the error.
+        accept: the header; it may only choose between a stream and one body.
+        own: the fixed format: JSON, binary or text.
+        chosen_by: why the format is fixed, for the error message.
 
     Raises:
-        NotAcceptableError: nothing in the list is that format, or a stream, which takes records of any of the three.
+        NotAcceptableError: the client accepts neither this format nor a stream.
     """
     anyhow = replace(_TYPES_OF_FORMATS[own], is_any=True)
     offered = ((anyhow.content_type, anyhow), (JSON_TYPE, _PLAIN_TYPES_OF_FORMATS[own]))
@@ -279,7 +279,7 @@ def type_in_format(accept: str, own: RecordFormat, chosen_by: str) -> RecordsTyp
 
 @lru_cache(maxsize=512)
 def framing_type(accept: str) -> StreamFraming:
-    """Return the framing of a response that is always a stream: NDJSON, if the client accepts any.
+    """Return the framing of a response that is always a stream; NDJSON if the client accepts any type.
 
     Raises:
         NotAcceptableError: nothing in the list is a stream.
@@ -299,10 +299,10 @@ def framing_type(accept: str) -> StreamFraming:
 
 
 def stream_type(type_: RecordsType, is_following: bool | None) -> RecordsType:
-    """Return the type of a stream: NDJSON if the client wants to follow and accepts any format.
+    """Return ``type_``, or NDJSON if the client wants to follow the partition and accepts any type.
 
     Raises:
-        MalformedRequestError: the client wants to follow, and names a type that has an end.
+        MalformedRequestError: the client wants to follow, but names a type that is no stream.
     """
     if not is_following or type_.framing is not None:
         return type_
@@ -332,7 +332,7 @@ _PRODUCED_BY_EMBEDDED = {
 
 @lru_cache(maxsize=512)
 def produce_format(content_type: str) -> RecordFormat:
-    """Return the format of records in a request's body: JSON without a type, binary for ``vnd.kafka.v2+json``.
+    """Return the format of records in a request's body. Without a type it is JSON; ``vnd.kafka.v2+json`` is binary.
 
     Raises:
         UnsupportedMediaTypeError: any other type.
@@ -365,7 +365,7 @@ def produce_format(content_type: str) -> RecordFormat:
 
 @lru_cache(maxsize=512)
 def names_record_format(content_type: str) -> bool:
-    """Return whether a type that ``produce_format`` accepts names the format of records. JSON and no type do not."""
+    """Return whether a type that ``produce_format`` accepts names a record format; plain JSON and no type do not."""
     return content_type.lower().partition(";")[0].strip() not in ("", JSON_TYPE)
 
 
@@ -374,8 +374,8 @@ def check_json_type(content_type: str) -> None:
     """Refuse a body that may not be read as JSON.
 
     Raises:
-        UnsupportedMediaTypeError: the type is not JSON. Browsers' forms and plain text are refused on purpose: pages of
-            other origins may send these without a preflight.
+        UnsupportedMediaTypeError: the type is not JSON. Forms and plain text must be refused, because a browser lets
+            pages of other origins send these without a preflight.
     """
     name, parameters = _parse_type(content_type.lower())
     _check_charset(parameters)

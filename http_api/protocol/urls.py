@@ -1,4 +1,4 @@
-"""Absolute URLs in responses, from the client's view: ``Forwarded``, ``X-Forwarded-*``, then ``Host``."""
+"""Absolute URLs in responses, as the client sees this server: from ``Forwarded``, ``X-Forwarded-*``, then ``Host``."""
 
 import re
 from collections.abc import Mapping
@@ -15,7 +15,8 @@ _PREFIX = re.compile(r"(?:/[A-Za-z0-9._~-]+)*/?")
 def base_url(request: web.BaseRequest) -> str:
     """Return ``scheme://host[/prefix]`` without a trailing slash.
 
-    ``X-Forwarded-Path`` is the prefix that a proxy removes, or the whole path before that, as in Strimzi's bridge.
+    ``X-Forwarded-Path`` is the prefix that a proxy removed from the path, or the path before the removal (as in
+    Strimzi's bridge).
 
     Raises:
         MalformedRequestError: a header has no valid host, scheme or path.
@@ -35,13 +36,13 @@ def base_url(request: web.BaseRequest) -> str:
 
 
 def host_of(headers: Mapping[str, str]) -> str | None:
-    """Return ``host[:port]`` from the client's view of this server, unchecked."""
+    """Return ``host[:port]`` of this server as the client sees it, unchecked; None without a header."""
     forwarded = _forwarded(headers.get("Forwarded", ""))
     return forwarded.get("host") or _first(headers.get("X-Forwarded-Host")) or headers.get("Host")
 
 
 def _prefix(header: str | None, path: str) -> str:
-    """Return the part of ``X-Forwarded-Path`` that is in front of this request's own path."""
+    """Return the part of ``X-Forwarded-Path`` before this request's path."""
     return (_first(header) or "").partition("?")[0].removesuffix(path)
 
 
@@ -50,7 +51,7 @@ def _first(header: str | None) -> str | None:
 
 
 def _forwarded(header: str) -> dict[str, str]:
-    """Return the parameters of the first, outermost element of a ``Forwarded`` header."""
+    """Return the parameters of the first element of a ``Forwarded`` header, which the outermost proxy added."""
     pairs = (part.partition("=") for part in header.split(",", maxsplit=1)[0].split(";"))
     return {name.strip().lower(): value.strip().strip('"') for name, _, value in pairs if value}
 

@@ -1,4 +1,4 @@
-"""A connection whose requests may take the quick lane: they bypass aiohttp's handler while the handler is idle."""
+"""A connection whose requests may take the quick lane: small requests that bypass aiohttp's request handling."""
 
 import asyncio
 from typing import TYPE_CHECKING
@@ -19,23 +19,23 @@ class QuickConnection(SeparateRequests):
     __slots__ = ("_is_of_proxy", "_lane", "_quick", "_strangers", "certificate", "last_caller")
 
     def open_lane(self, lane: QuickLane, strangers: Strangers) -> None:
-        """Set the lane that may take requests, and the ``Strangers`` that may refuse them."""
+        """Set the quick lane, which may take requests, and the ``Strangers``, which may refuse them."""
         self._lane = lane
         self._strangers = strangers
         self._is_of_proxy = False
         self._quick: QuickRequest | RestingRefusal | None = None
-        """The request or refusal in progress past aiohttp."""
+        """The request or delayed refusal in progress that bypasses aiohttp; None without one."""
         self.certificate: ClientCertificate | None = None
         """The client's certificate. It does not change during the connection."""
         self.last_caller: tuple[str, Caller] | None = None
-        """The last header with credentials, and its caller (``Rights``)."""
+        """The last ``Authorization`` header of the connection, and its caller (see ``Rights``)."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Accept a client. If the connection uses TLS, the handshake is complete."""
+        """Called when a client has connected, after the handshake if the connection uses TLS."""
         super().connection_made(transport)
         self.certificate = certificate_of(transport)
-        # A proxy's connection carries requests of many addresses, which their heads name. ``_goes_past`` leaves them to
-        # aiohttp.
+        # A proxy's connection carries requests of many clients, whose addresses are in headers. The quick lane does not
+        # read these, so ``_goes_past`` leaves such requests to aiohttp.
         self._is_of_proxy = self._lane.is_of_proxy(self.peername)
 
     def data_received(self, data: bytes) -> None:
@@ -51,7 +51,7 @@ class QuickConnection(SeparateRequests):
             self._on_unexpected(error)
 
     def _on_unexpected(self, error: BaseException) -> None:
-        """Send the error if no request is in progress, and close: the start of the next request is unknown."""
+        """Send the error if no request is in progress. Then close, because the start of the next request is unknown."""
         answer = self._lane.refuse(error)
         waiter = self._waiter
         rests = waiter is not None and not waiter.done() and self._is_at_rest()
@@ -76,12 +76,12 @@ class QuickConnection(SeparateRequests):
         return not (self._force_close or self._close or self._messages or self.writing_paused)
 
     def on_head(self, head: bytes, message: ParsedHead, body_bytes: int, behind: int) -> None:
-        """Remember a head whose request arrived completely, with nothing behind it."""
+        """Let the quick lane remember a head whose request arrived completely, without further bytes."""
         if behind == body_bytes and not self._is_of_proxy:
             self._lane.learn(head, message, body_bytes, self)
 
     def _hold(self, data: bytes) -> None:
-        """Hold bytes that a client sends before its response, and stop reading from the client until then."""
+        """Keep bytes that a client sends before it has the response, and stop reading until the response is sent."""
         self._held += data
         if self.transport is not None:
             self.transport.pause_reading()
@@ -105,7 +105,7 @@ class QuickConnection(SeparateRequests):
             self.data_received(held)
 
     def _process_keepalive(self) -> None:
-        """Keep the connection open while a request is in progress past aiohttp, which takes the connection for idle."""
+        """Keep the connection open while a request bypasses aiohttp; aiohttp would close the connection as idle."""
         if self._quick is not None:
             self._keepalive_handle = None
             return
@@ -118,7 +118,7 @@ class QuickConnection(SeparateRequests):
         await super().shutdown(timeout)
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """Cancel the request in progress: its client is gone."""
+        """Called when the connection is closed: cancel the request in progress."""
         quick = self._quick
         super().connection_lost(exc)
         if quick is not None:

@@ -1,15 +1,16 @@
-"""A quick lane for small requests that repeat: no request object, no headers read twice, and no task for records.
+"""The quick lane: a fast path for small requests whose head (request line and headers) was seen before.
 
-A producer sends the same head with every record. The bytes of a head alone determine its meaning. So aiohttp's parser
-and the route's own ``prepare`` read a head once, and the lane remembers the result. A later request takes the lane if
-it has the same head, arrives completely and its connection is idle. The lane passes it to the node directly, and writes
-the response when the node calls back.
+A producer sends the same head with every record. So aiohttp's parser and the route's ``prepare`` read a head once, and
+the lane remembers the result under the bytes of the head. A later request takes the lane if it has the same head, has
+arrived completely, and its connection is idle. The lane then passes the body to the node directly, and writes the
+response when the node calls back. There is no request object, no parsing of headers, and no task.
 
-**Every other request goes the usual way**, before the lane has done anything. That includes an unknown head, a body in
-pieces, a request behind another, and a body that the route refuses. The usual way finds the same fault and reports it.
+**Every other request goes the usual way**, through aiohttp and the dispatcher. Examples are an unknown head, a body
+that arrives in pieces, a request behind another one, and an invalid body. The lane has not changed anything before it
+gives up a request, so the usual way finds the same error again and reports it.
 
-The lane keeps the dispatcher's promises: bounds on requests in flight, request ids, metrics, the access log, errors in
-the API's envelope, and no response for a client that went away.
+The lane does for its requests what the dispatcher does: limits on requests in flight, request ids, metrics, the access
+log, errors in the API's envelope, and no response for a client that has disconnected.
 """
 
 import asyncio
@@ -40,14 +41,14 @@ from milena.model.quotas import CLIENT_ID_HEADER, QuotaKey
 
 HEADS_MAX = 1024
 HEAD_BYTES_MAX = 2048
-"""The size of a head that the lane remembers, at most. So all heads together take 2 MB at most."""
+"""The largest head that the lane remembers, in bytes. All heads together take 2 MB at most."""
 
 BODY_BYTES_MAX = 32 << 10
-"""The size of a body in the lane, at most. For a larger body the usual way costs little in comparison."""
+"""The largest body in the lane, in bytes. For a larger body, the lane would save little in comparison."""
 
 _KEY_NAME = "idempotency-key"
 _KEY_LINE = b"\r\nIdempotency-Key: "
-"""The header as common programs write it. If a proxy writes it in another way, the request goes the usual way."""
+"""The header in its common spelling. With another spelling, the request goes the usual way."""
 
 _TELLING = frozenset(
     {
@@ -62,12 +63,12 @@ _TELLING = frozenset(
         *(name.lower() for name in (*CONDITIONS, TRANSACTION_HEADER)),
     }
 )
-"""Headers that change how a request is treated, so a head with one of them stays out of the lane."""
+"""Headers that the lane does not support. A head with one of them is not remembered."""
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """A request of the lane, as the bytes of its head determine it."""
+    """All that the lane knows about requests with a certain head."""
 
     method: str
     raw_path: str
@@ -75,12 +76,12 @@ class Head:
     handler: QuickHandler
     body_bytes: int
     caller: Caller
-    """The sender, who has the rights that the request needs."""
+    """The caller of these requests, which has the rights that they need."""
     client_id: str | None
 
 
 class Resting(Closable, Protocol):
-    """A connection as the lane sees it."""
+    """A connection, as far as the lane uses it."""
 
     certificate: ClientCertificate | None
     """The client's certificate, if any."""
@@ -90,7 +91,7 @@ class Resting(Closable, Protocol):
         """The client's address, as the transport gives it."""
 
     def finish_quick(self, answer: bytes) -> None:
-        """End the request and send ``answer``. An empty ``answer`` sends nothing."""
+        """End the request in progress, and send ``answer``, which may be empty."""
 
 
 class QuickRequest:
@@ -130,11 +131,11 @@ class QuickRequest:
         self._request_id = dispatcher.next_request_id()
         self._over: asyncio.Future[None] | None = None
         self.is_over = False
-        """The response is ready, or none is needed."""
+        """Whether the request has ended: the response is ready, or the client has disconnected."""
         result.add_done_callback(self._on_done)
 
     def cancel(self) -> None:
-        """Cancel the request: its client is gone."""
+        """Cancel the request, because its client has disconnected."""
         self._result.cancel()
 
     def over(self) -> "asyncio.Future[None]":
@@ -150,12 +151,12 @@ class QuickRequest:
         shared = dispatcher.shared
         shared.in_flight.leave(self._holder, head.body_bytes)
         shared.connections.rest(self._connection)
-        # 499 as proxies log it: the client closed the connection. There is no response to send.
+        # Status 499 is nginx's for "the client closed the connection". There is no response to send.
         status = 499
         answer = b""
         if not done.cancelled():
             status, answer = self._answer(done)
-        # The client need not wait for metrics and the access log.
+        # Send the response before metrics and the access log, so that the client does not wait for them.
         self._connection.finish_quick(answer)
         seconds = asyncio.get_running_loop().time() - self._started_s
         dispatcher.observe(head.route, status, seconds)
@@ -170,7 +171,7 @@ class QuickRequest:
                 principal=head.caller.known_principal,
             )
         if done.cancelled():
-            # As after a cancelled handler: there is no response, so the client would wait for one.
+            # No response was sent. Close the connection, as after a cancelled handler, so that no client waits for one.
             self._connection.force_close()
 
     def _answer(self, done: Pending[Any]) -> tuple[int, bytes]:
@@ -190,7 +191,7 @@ class QuickRequest:
 
 
 def encode_refusal(refusal: web.Response, own: Mapping[str, str]) -> bytes:
-    """Return an error's response as bytes that bypass aiohttp."""
+    """Return an error response as bytes, to be sent without aiohttp."""
     assert isinstance(refusal.body, bytes), "errors are ready bytes"
     others = {k: v for k, v in refusal.headers.items() if k not in _OF_BODY}
     phrase = HTTPStatus(refusal.status).phrase
@@ -204,8 +205,7 @@ _OF_BODY = frozenset({"Content-Type", "Content-Length"})
 def without_key(raw: bytes) -> tuple[bytes, str | None]:
     """Return the head of a request without its ``Idempotency-Key`` line, and the key; None without a key.
 
-    A client's requests usually differ only in this header. So a head without it is found among the heads that this
-    connection has parsed before.
+    The heads of one client usually differ only in this header. So heads are remembered without it.
     """
     at = raw.find(_KEY_LINE)
     if at < 0:
@@ -218,51 +218,51 @@ def without_key(raw: bytes) -> tuple[bytes, str | None]:
 
 
 def remote_of(peername: object) -> str | None:
-    """Return the address in a transport's ``peername``, if it has one."""
+    """Return the IP address in a transport's ``peername``; None if it has none."""
     return str(peername[0]) if isinstance(peername, tuple) else None
 
 
 def _identity(connection: Resting) -> bytes:
-    """Return the digest of the connection's certificate: the identity that it has without any header."""
+    """Return the digest of the client's certificate, which authenticates requests without a header; empty: none."""
     certificate = connection.certificate
     return b"" if certificate is None else certificate.digest
 
 
 class QuickLane:
-    """The heads that one server knows. Belongs to its event loop."""
+    """The heads that one server remembers. Used on its event loop."""
 
     def __init__(self, dispatcher: Dispatcher) -> None:
         self._dispatcher = dispatcher
         self._callers = dispatcher.shared.ports.callers
         self._quotas = dispatcher.shared.quotas
         self._heads: dict[tuple[bytes, bytes], Head] = {}
-        """The key is the connection's certificate and the head. Only both together determine the sender."""
+        """Heads by digest of the connection's certificate and bytes of the head: both identify the caller."""
 
     def is_of_proxy(self, peername: object) -> bool:
-        """Return whether a connection is a trusted proxy's, whose heads give the client's address."""
+        """Return whether a connection comes from a trusted proxy, which names the client's address in a header."""
         proxies = self._dispatcher.proxies
         return bool(proxies) and proxies.trusts(remote_of(peername) or "")
 
     def begin(self, connection: Resting, data: bytes) -> QuickRequest | None:
-        """Take a request that arrived completely on an idle connection.
+        """Start a request that arrived on an idle connection, if the lane can take it.
 
         Returns:
-            The request, or None: it goes the usual way, and the lane has written nothing.
+            The request, or None: it must go the usual way, and the lane has done nothing.
         """
         end = data.find(HEAD_END)
-        # The head is searched for a key only if it is unknown as it stands. To search and hash each head made plain
-        # writes an eighth slower.
+        # Look for the whole head first, and remove an idempotency key only if it is unknown. To search every head for a
+        # key made writes without one an eighth slower.
         known, idempotency_key = (_identity(connection), data[:end]), None
         head = self._heads.get(known)
         if head is None:
             raw, idempotency_key = without_key(data[:end])
             known = (_identity(connection), raw)
             head = self._heads.get(known)
-        # One request exactly: a shorter body is still arriving, and bytes behind it may be a request that must wait its
-        # turn.
+        # The bytes must be exactly one request. If there are fewer, the body is still arriving. If there are more, they
+        # may be another request, which must wait for this one.
         if head is None or len(data) - end - len(HEAD_END) != head.body_bytes:
             return None
-        # Compared at every request: a revoked right must not outlive the revocation in a remembered head
+        # Check this for every request. Otherwise a caller could continue to use a right after it was revoked
         # (docs/guarantees.md).
         if not self._is_still(head.caller, connection):
             del self._heads[known]
@@ -270,15 +270,15 @@ class QuickLane:
         in_flight = self._dispatcher.shared.in_flight
         started_s = asyncio.get_running_loop().time()
         holder = head.caller.known_principal or remote_of(connection.peername) or ""
-        # The usual way decides what to refuse when the node is full, and says so.
+        # If there is no room, the usual way decides whether to refuse the request.
         if not in_flight.has_room_for(holder, head.body_bytes, started_s):
             return None
-        # The usual way can wait for a quota. The lane cannot, because it has no task.
+        # If the quota is used up, the usual way waits. The lane has no task that could wait.
         payer = self._payer(head, connection, started_s) if self._quotas.is_on else None
         if self._quotas.is_on and payer is None:
             return None
-        # Tasks that the handler starts inherit this context, as they do below the dispatcher. It is reset because this
-        # code runs in the connection's callback, which serves all callers.
+        # Tasks that the handler starts inherit the principal. Reset it afterwards, because this code runs in a callback
+        # of the event loop, whose context is shared by all callers.
         asked = on_behalf.principal.set(head.caller.known_principal)
         try:
             result = head.handler.start(data[end + len(HEAD_END) :], idempotency_key)
@@ -289,7 +289,7 @@ class QuickLane:
             result.set_exception(error)
         finally:
             on_behalf.principal.reset(asked)
-        # Not before: the usual way charges for a request that it takes over.
+        # Charge only now. A request that was given up above is charged by the usual way.
         if payer is not None:
             self._quotas.charge(payer, started_s, requests=1, bytes_in=head.body_bytes)
         return QuickRequest(
@@ -297,7 +297,7 @@ class QuickLane:
         )
 
     def refuse(self, error: BaseException) -> bytes:
-        """Return the response to bytes that failed before they were a request. Report the error."""
+        """Report an unexpected error before a request was recognised; return the response for the client."""
         dispatcher = self._dispatcher
         request_id = dispatcher.next_request_id()
         refusal = dispatcher.failure(error, None, request_id)
@@ -305,31 +305,31 @@ class QuickLane:
         return encode_refusal(refusal, own)
 
     def _payer(self, head: Head, connection: Resting, now_s: float) -> Payer | None:
-        """Return the client that pays for a request.
+        """Return the caller to whose quota a request counts.
 
-        None: its quota is used up, or the connection does not count as the caller's yet.
+        Return None if the quota is used up, or if the connection is not counted for this caller yet.
         """
         remote = remote_of(connection.peername)
         payer = payer_of(head.caller.known_principal, remote, head.client_id)
         bound = self._quotas.bound(payer, QuotaKey.CONNECTION_COUNT)
         connections = self._dispatcher.shared.connections
-        # The usual way claims the connection for its owner, or refuses it as one too many.
+        # The usual way counts the connection for this caller, or refuses it if the caller has too many.
         if bound is not None and not connections.is_of(connection, bound.owner):
             return None
         return None if self._quotas.wait_s(payer, now_s) > 0 else payer
 
     def _is_still(self, caller: Caller, connection: Resting) -> bool:
-        """Return whether the caller's rights are unchanged since the head was learned, and hold on this connection."""
+        """Return whether the caller is unchanged since the head was remembered, and has this connection's address."""
         if not self._callers.holds(caller):
             return False
         return not caller.host or caller.host == remote_of(connection.peername)
 
     def learn(self, raw: bytes, message: ParsedHead, body_bytes: int, connection: Resting) -> None:
-        """Remember a head that the parser has just read from ``raw``, if the lane can take it."""
+        """Remember a head that the parser has just read from ``raw``, if the lane supports it."""
         if message.method != "POST" or len(raw) > HEAD_BYTES_MAX or body_bytes > BODY_BYTES_MAX:
             return
-        # As many lines as the parser found headers. A folded line or a bare LF would make this another head than the
-        # parser saw.
+        # The number of lines must be the number of headers that the parser found. With a folded line or a bare LF,
+        # these bytes could mean something else to the parser.
         lines = len(message.raw_headers)
         if raw.count(b"\r\n") != lines or raw.count(b"\n") != lines:
             return
@@ -345,7 +345,7 @@ class QuickLane:
         if message.version != HttpVersion11 or message.should_close:
             return
         names = {name.lower() for name in message.headers}
-        # A repeated header has a meaning that only the usual way judges. Hence as many names as headers.
+        # Without repeated headers, there are as many names as headers. Only the usual way can judge repeated ones.
         if names & _TELLING or "content-type" not in names or len(names) != len(message.headers):
             return
         if (_KEY_NAME in names) != (idempotency_key is not None):
@@ -357,7 +357,7 @@ class QuickLane:
         if found is None:
             return
         route, handler, caller = found
-        # Oldest first: a client whose head differs every time must not fill the memory.
+        # Drop the oldest head. Otherwise a client with a new head in every request would fill the memory.
         if len(self._heads) >= HEADS_MAX:
             del self._heads[next(iter(self._heads))]
         self._heads[known] = Head(
@@ -373,10 +373,10 @@ class QuickLane:
     def _read(
         self, message: ParsedHead, connection: Resting
     ) -> tuple[Route, QuickHandler, Caller] | None:
-        """Return the route, the handler and the caller of a head. None: the head is not for the lane.
+        """Return the route, the handler and the caller of a head; None if the lane does not support the head.
 
         Raises:
-            MilenaError: the head is at fault, or its caller does not have the rights.
+            MilenaError: the head is invalid, or its caller does not have the rights.
         """
         match = self._dispatcher.find(message.method, message.url.raw_path)
         query = message.url.raw_query_string
@@ -401,7 +401,7 @@ class QuickLane:
         headers: Mapping[str, str],
         connection: Resting,
     ) -> Caller | None:
-        """Return the sender of a head, if the sender has the rights, as far as that is known without waiting.
+        """Return the caller of a head if it has the rights; None if that is not certain without a wait.
 
         Raises:
             MilenaError: the credentials are wrong or missing.
@@ -415,11 +415,11 @@ class QuickLane:
             return caller
         needs = access.needs
         if needs is None:
-            # The rights depend on the body. A handler that takes the body checks them.
+            # The needed rights depend on the body. The quick handler checks them for each body.
             return caller if access.has_more else None
         if access.has_more:
             return None
-        # In the mode that only logs refusals, each request is logged. So a caller without the right stays out of the
-        # lane.
+        # In the mode that only logs refusals, each request of a caller without the right must be logged. So such
+        # requests go the usual way.
         is_allowed = caller.may(needs.operation, needs.resource_type, names[needs.path_name])
         return caller if is_allowed else None

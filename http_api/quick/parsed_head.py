@@ -1,7 +1,7 @@
-"""The part of a head, read by aiohttp's parser, that this package uses.
+"""The attributes of aiohttp's parsed head that this package uses.
 
-It is a protocol because the parser decides the class. The parser in C makes another class than aiohttp's annotations
-name, and compiled code refuses an object that is not of the named class.
+This is a protocol and not aiohttp's class, because aiohttp's parser in C creates objects of another class than its
+annotations say. Compiled code would refuse these objects.
 """
 
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ class ParsedHead(Protocol):
 
     @property
     def should_close(self) -> bool:
-        """Whether the connection ends with this request."""
+        """Whether the connection closes after this request."""
 
     @property
     def upgrade(self) -> bool:

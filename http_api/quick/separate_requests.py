@@ -1,16 +1,16 @@
-"""A connection that gives aiohttp's parser one request at a time, so that no byte of a request reaches the next one.
+"""A connection that passes one request at a time to aiohttp's parser, so that requests cannot affect each other.
 
-aiohttp (3.14) passes a whole segment to its parser. Three things then leak from one request to another:
+aiohttp (3.14) passes all bytes that arrive together to its parser. Three faults then are possible:
 
-- The parser in C keeps the last trailer of a chunked body and puts it in front of the next request's headers. Behind a
-  proxy that reuses connections the next request is another client's.
-- Bytes behind a request that asks for another protocol (``Upgrade``) are lost, or are parsed later and unseen.
-- After bytes that are not a chunk, the reader of the body gets no error and waits.
+- The parser in C keeps the last trailer of a chunked body and adds it to the next request's headers. Behind a proxy
+  that reuses connections, the next request belongs to another client.
+- Bytes behind a request for another protocol (``Upgrade``) are lost, or are parsed later without a request's checks.
+- After an invalid chunk, the reader of the body gets no error and waits.
 
-So this class finds the end of every request. A head and a chunked body end with CRLF CRLF. It cuts the bytes at each
-CRLF CRLF, and after each cut the parser tells whether a head or a body has ended. Only the parser decides: a second
-opinion on where a request ends would allow request smuggling. After a chunked body this class replaces the parser, and
-with it the trailer that it kept.
+So this class finds the end of every request. A head and a chunked body end with CRLF CRLF. The class cuts the bytes at
+each CRLF CRLF, and after each cut it asks the parser whether a head or a body has ended. Only the parser decides: if
+this class had another opinion on where a request ends, request smuggling would be possible. After a chunked body, the
+class replaces the parser, and so drops the trailer that it kept.
 """
 
 import asyncio
@@ -73,7 +73,7 @@ _VERSIONS = (HttpVersion10, HttpVersion11)
 
 
 def _refused_version(version: HttpVersion) -> _ErrInfo:
-    """Return the refusal of another version. A line without a version counts as HTTP/0.9."""
+    """Return the error for another version of HTTP. A request line without a version counts as HTTP/0.9."""
     status = HTTPStatus.HTTP_VERSION_NOT_SUPPORTED if version.major > 1 else HTTPStatus.BAD_REQUEST
     sentence = f"HTTP/{version.major}.{version.minor} is not spoken here: send HTTP/1.1"
     return _ErrInfo(status=status, exc=BadHttpMessage(sentence), message=sentence)
@@ -82,8 +82,8 @@ def _refused_version(version: HttpVersion) -> _ErrInfo:
 class SeparateRequests(web.RequestHandler):
     """One connection.
 
-    Invariant: ``_left`` says what comes next: a number of bytes of a body of known length, or one of the states above.
-    At ``START`` the parser stands between two requests and keeps nothing of the former one.
+    Invariant: ``_left`` is the number of bytes that are left of a body of known length, or one of the states above. At
+    ``START``, the parser is between two requests and keeps nothing of the former one.
     """
 
     __slots__ = ("_behind", "_body", "_held", "_left")
@@ -100,22 +100,22 @@ class SeparateRequests(web.RequestHandler):
         self._body: StreamReader | None = None
         """The chunked body that is being read."""
         self._behind = b""
-        """The last bytes that the parser got (at most 3): CRLF CRLF may start there."""
+        """The last bytes that were passed to the parser (at most 3), because CRLF CRLF may start in them."""
         self._held = b""
-        """Bytes that arrived and wait."""
+        """Bytes that have arrived and were not passed to the parser yet."""
 
     def on_head(self, head: bytes, message: ParsedHead, body_bytes: int, behind: int) -> None:
-        """Take note of a head that arrived in one piece, with a body of known length.
+        """Called for a head that arrived in one piece, with a body of known length. Subclasses may override this.
 
         Args:
-            head: its bytes, without the empty line.
+            head: the bytes of the head, without the empty line.
             message: the head as the parser read it.
-            body_bytes: length of the body.
-            behind: number of bytes that arrived together with the head and follow it.
+            body_bytes: the length of the body.
+            behind: the number of bytes behind the head that arrived together with it.
         """
 
     def feed(self, data: bytes) -> None:
-        """Let aiohttp read these bytes."""
+        """Pass bytes to aiohttp, one request at a time."""
         while data and self._left != OVER and not (self._close or self._force_close):
             if self._must_wait():
                 self._held = data
@@ -123,7 +123,7 @@ class SeparateRequests(web.RequestHandler):
             data = self._feed_piece(data)
 
     def resume(self) -> None:
-        """Let aiohttp read what its parser got and did not take yet, then the bytes that were held behind it."""
+        """Let aiohttp's parser continue with bytes that it has kept, and then pass the held bytes to it."""
         if self._left == OVER:
             return
         super().data_received(b"")
@@ -133,16 +133,16 @@ class SeparateRequests(web.RequestHandler):
         self.feed(held)
 
     def _must_wait(self) -> bool:
-        """Return whether the parser may hold back bytes, so that this class would see an end too late.
+        """Return whether the parser may keep bytes without parsing them, so that the end of a request is not seen.
 
-        Meanwhile aiohttp does not read from the connection. It calls ``data_received`` with no bytes afterwards.
+        In this state aiohttp does not read from the connection. Later it calls ``data_received`` without bytes.
         """
         if len(self._messages) >= self._max_msg_queue_size:
             return True
         return self._body is not None and self._reading_paused
 
     def _feed_piece(self, data: bytes) -> bytes:
-        """Let the parser read up to the next place where a head or body may end; return the rest."""
+        """Pass bytes to the parser, up to the next place where a head or body may end; return the rest."""
         left = self._left
         if left > 0:
             piece = data[:left]
@@ -162,18 +162,18 @@ class SeparateRequests(web.RequestHandler):
             self._on_chunks(count, is_cut=end > 0)
             return rest
         if len(self._messages) == count:
-            # Without a message these are empty lines in front of one.
+            # The parser has no new message, so these were empty lines before a request.
             self._left = START if end else HEAD
             return rest
         message, payload = self._messages[-1]
         if isinstance(message, RawRequestMessage) and message.version not in _VERSIONS:
-            # aiohttp would answer in the version of the request, which this server does not speak.
+            # aiohttp would respond in the version of the request, which this server does not support.
             self._messages[-1] = (_refused_version(message.version), EMPTY_PAYLOAD)
             self._left = OVER
             return b""
         if not end or not isinstance(message, RawRequestMessage):
-            # aiohttp refuses bytes that are not a request, and closes. A head that ends without CRLF CRLF is the last
-            # one.
+            # aiohttp refuses bytes that are not a request, and closes the connection. After a head that ends without
+            # CRLF CRLF, close it too.
             self._left = OVER
             if isinstance(message, RawRequestMessage):
                 self.close()
@@ -182,9 +182,9 @@ class SeparateRequests(web.RequestHandler):
         return rest
 
     def _end_in(self, data: bytes) -> int:
-        """Return how many of these bytes go up to and including CRLF CRLF, or 0 if it has not arrived yet.
+        """Return the number of bytes up to the end of CRLF CRLF; 0 if it has not arrived completely.
 
-        Some of its four bytes may have arrived before.
+        Its first bytes may be in ``_behind``.
         """
         behind = self._behind
         if behind:
@@ -201,7 +201,7 @@ class SeparateRequests(web.RequestHandler):
             self._left = CHUNKS
             self._body = payload
             return
-        # A number: the parser has refused anything else.
+        # The header is a number, or the parser would have refused the request.
         self._left = body_bytes = int(message.headers.get("Content-Length", 0))
         if piece and not message.upgrade:
             self.on_head(piece[: -len(HEAD_END)], message, body_bytes, behind)
@@ -213,7 +213,8 @@ class SeparateRequests(web.RequestHandler):
         body = self._body
         assert body is not None, "chunks belong to a body"
         if not body.is_eof() and not self._reading_paused and len(self._messages) == count:
-            # If a chunk asked for a pause at its end, the parser obeys at the next chunk, even if reading was resumed.
+            # aiohttp's parser may still have a request to pause, although reading was resumed. Without this call, it
+            # would stop at the next chunk.
             super().data_received(b"")
         if len(self._messages) > count:
             error, _ = self._messages.pop()
@@ -226,7 +227,7 @@ class SeparateRequests(web.RequestHandler):
             self._on_end()
 
     def _on_end(self) -> None:
-        """Prepare for the next request: one has arrived completely."""
+        """Prepare for the next request, after one has arrived completely."""
         self._left = START
         if self._body is not None:
             self._body = None
@@ -242,18 +243,18 @@ class SeparateRequests(web.RequestHandler):
                 max_msg_queue_size=self._max_msg_queue_size,
             )
         if self._upgraded:
-            # The server speaks no other protocol. It responds and closes, because the bytes behind may be of that
-            # protocol.
+            # The client asked for another protocol, which the server does not support. Respond to the request, and then
+            # close the connection: the next bytes may belong to that protocol.
             self._left = OVER
             self.close()
 
     def _break_off(self, body: StreamReader, reason: str) -> None:
-        """End a chunked body behind which nothing can be read."""
+        """End an invalid chunked body; nothing behind it can be parsed, so close the connection."""
         self._left = OVER
         self._body = None
         is_dropped = self._current_request is None and body._waiter is not None
         if not is_dropped:
             body.set_exception(web.RequestPayloadError(reason))
-        # If the response is sent already, aiohttp reads on to drop the rest. This ends that read like any other body.
+        # If the response was sent already, aiohttp reads and drops the rest of the body. This call ends that.
         body.feed_eof()
         self.close()

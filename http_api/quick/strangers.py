@@ -1,18 +1,18 @@
-"""Clients that guess credentials: refused before a request object exists, and with a delay.
+"""Refuse clients that guess credentials at low cost, and with a delay.
 
-A client that guesses must not cost other clients much. This module looks at the bytes of two kinds of requests:
+A client that guesses passwords must not slow down others. This module looks at the bytes of two kinds of requests,
+before aiohttp parses them:
 
-- requests on a connection that brought bad credentials last time;
-- requests that bring a password from an address with too many wrong ones, or while too many passwords wait.
+- requests on a connection whose last request had bad credentials;
+- requests with a password from an address with too many wrong ones, or while too many passwords wait for their check.
 
-If the usual way would refuse the request, this module refuses it in the same words, for a tenth of the cost. It
-responds only to a request that arrived completely and whose end is beyond doubt. The usual way decides all others, and
-all requests with good credentials.
+If the usual way (aiohttp and the dispatcher) would refuse such a request, this module sends the same response, for a
+tenth of the cost. It decides only if the request has arrived completely and its end is certain. All other requests,
+and all with good credentials, go the usual way.
 
-The refusal is delayed. So a client that waits for responses sends at most two requests a second on a connection. A
-client that does not wait is not read from in the meantime. Only refusals are delayed. Good clients from the same
-address, or through a proxy on the same connection, wait for nothing. The usual way delays its refusals as long
-(``Dispatcher``), except a connection's first.
+The response is delayed, and the connection is not read from in the meantime. So a client can send at most two requests
+a second on a connection. Clients with good credentials are never delayed, even on the same connection of a proxy. The
+usual way delays such responses too (``Dispatcher``), except for the first one on a connection.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ from milena.model.errors import MilenaError, TooManyRequestsError, Unauthenticat
 _log = logging.getLogger("http_api.access")
 
 REST_STEP_S = 0.05
-"""Refusals that are due within this time are sent together, to save timers and wake-ups of the loop."""
+"""Delayed responses that are due within this time, in seconds, are sent together, with one timer."""
 TOLD_EVERY_S = 60.0
 ADDRESSES_MAX = 10_000
 SAID_MAX = 1_000
@@ -47,20 +47,20 @@ _HEAD = re.compile(
     rb"(DELETE|GET|PATCH|POST|PUT) (/[A-Za-z0-9/._~%?&=,+:@-]*) HTTP/1\.1\r\n"
     rb"(?:[A-Za-z0-9_-]+:[\t -~\x80-\xff]*\r\n)+"
 )
-"""A request as common programs send it. The parser decides about other forms of HTTP."""
+"""Pattern of a request in the form that common programs send. Requests of another form go the usual way."""
 _LENGTH = re.compile(rb"\r\ncontent-length: ?(\d{1,9})(?=\r\n)")
 _CREDENTIALS = re.compile(rb"\r\nauthorization: ?((?:basic|bearer) [!-~]+)(?=\r\n)", re.IGNORECASE)
 _TELLING = re.compile(
     rb"\r\n(?:connection|expect|origin|sec-fetch-dest|transfer-encoding|upgrade|x-request-id):"
 )
-"""Headers that change the response, or leave the request's end in doubt; in lower case."""
+"""Headers (in lower case) that would change the response, or with which the request's end is uncertain."""
 _PASSWORD = b"asic "
-"""A part of every header that brings a password (``Basic`` in any case)."""
+"""A part of every header with a password, for a quick search: ``Basic`` with any first letter."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Said:
-    """A refusal without the headers that differ each time."""
+    """A cached error response without the headers that differ each time, such as the request id."""
 
     status: int
     phrase: str
@@ -69,7 +69,7 @@ class _Said:
 
 
 class RestingRefusal:
-    """A refusal that waits to be sent. A connection treats it like a ``QuickRequest``."""
+    """A response that waits for its delay. A connection treats it like a ``QuickRequest``."""
 
     __slots__ = ("_answer", "_connection", "_over", "due_s", "is_over")
 
@@ -81,17 +81,17 @@ class RestingRefusal:
         self.is_over = False
 
     def cancel(self) -> None:
-        """Drop the connection and the response: the client is gone."""
+        """Drop the response, because the client has disconnected."""
         self._connection, self._answer = None, b""
         self._end()
 
     def over(self) -> "asyncio.Future[None]":
-        """Return a future that is done once the refusal was sent. Call it only before that."""
+        """Return a future that is done once the response was sent. Call this only before that."""
         self._over = asyncio.get_running_loop().create_future()
         return self._over
 
     def give(self) -> None:
-        """Send the refusal."""
+        """Send the response."""
         connection = self._connection
         if connection is not None:
             self._end()
@@ -104,7 +104,7 @@ class RestingRefusal:
 
 
 class _Rest:
-    """Refusals in the order in which they are due, on one timer. Belongs to the event loop."""
+    """Delayed responses in the order in which they are due, with one timer. Used on the event loop."""
 
     def __init__(self, report: Callable[[BaseException], None]) -> None:
         self._report = report
@@ -112,7 +112,7 @@ class _Rest:
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, refusal: RestingRefusal) -> None:
-        """Add a refusal that is due after all others."""
+        """Add a response, which must be due after all others."""
         self._resting.append(refusal)
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_at(refusal.due_s, self._give)
@@ -132,7 +132,7 @@ class _Rest:
 
 
 class Strangers:
-    """The checks and delayed refusals of one server. Belongs to its event loop."""
+    """The checks and delayed responses of one server. Used on its event loop."""
 
     def __init__(self, dispatcher: Dispatcher) -> None:
         self._dispatcher = dispatcher
@@ -142,15 +142,15 @@ class Strangers:
         self._rest_s = dispatcher.shared.ports.limits.bad_credentials_delay_ms / 1000
         self._rest = _Rest(self._report)
         self._said: dict[tuple[type[MilenaError], str], _Said] = {}
-        """Refusals by error class and message."""
+        """Error responses by error class and message."""
         self._told_s: dict[str, float] = {}
         """When the log last mentioned an address (loop time, seconds)."""
 
     def turn_away(self, connection: Resting, data: bytes, now_s: float) -> RestingRefusal | None:
-        """Refuse a request that arrived completely on an idle connection.
+        """Refuse a request that arrived on an idle connection, if it is one of the two kinds in the module docstring.
 
         Returns:
-            The delayed refusal, or None: the request goes the usual way.
+            The delayed response, or None: the request goes the usual way.
         """
         host = remote_of(connection.peername) or ""
         if not self._connections.is_distrusted(connection) and (
@@ -171,7 +171,7 @@ class Strangers:
     def _refused(
         self, connection: Resting, data: bytes, host: str
     ) -> tuple[MilenaError, Route] | None:
-        """Return the error with which the usual way would refuse the request, and the request's route."""
+        """Return the error with which the usual way would refuse the request, and its route; None if it might not."""
         found = asked(data)
         if found is None:
             return None
@@ -192,7 +192,7 @@ class Strangers:
         return None if refusal is None else (refusal, route)
 
     def _closed_route(self, method: str, target: str) -> Route | None:
-        """Return the route of a request, if it exists and needs credentials."""
+        """Return the route of a request; None if there is none, or if it needs no credentials."""
         try:
             route = self._dispatcher.find(method, target.partition("?")[0]).route
         except MilenaError:
@@ -217,7 +217,7 @@ class Strangers:
         )
 
     def _tell(self, host: str, refusal: MilenaError, now_s: float) -> None:
-        """Log a line for each address and minute: a line for each request would cost more than the request."""
+        """Log at most one line for each address and minute. A line per request would cost more than the request."""
         told_s = self._told_s.get(host)
         if told_s is not None and now_s < told_s + TOLD_EVERY_S:
             return
@@ -236,7 +236,7 @@ def _said(error: MilenaError, route: Route) -> _Said:
 
 
 def asked(data: bytes) -> tuple[str, str, str] | None:
-    """Return method, target and credentials of a request. None: its form is unclear, or it brings no credentials."""
+    """Return method, target and credentials of a request; None if its form is unusual or it has no credentials."""
     end = data.find(HEAD_END)
     head = data[: end + 2]
     line = _HEAD.fullmatch(head)

@@ -1,6 +1,7 @@
-"""v2: conditions on the end of a partition, by RFC 9110: a read tells it as ``ETag``, a write names it in a header.
+"""v2: conditional writes, by RFC 9110. A read returns the partition's next offset as ``ETag``; a write may require it.
 
-A partition changes only at its end. So its next offset, together with the topic's tag, identifies its content.
+A partition changes only at its end. So its next offset, together with the topic's tag (``topic_tags``), identifies its
+content.
 """
 
 import re
@@ -29,22 +30,23 @@ _CONDITION = re.compile(rf'"(?:({PATTERN})\.)?([0-9]+)"|([0-9]+)', re.ASCII)
 
 
 class ExpectedEnd(NamedTuple):
-    """The offset at which a write must start, and the tag of its topic; empty: any topic of this name."""
+    """The condition of a write: the offset at which it must start, and the topic's tag (empty: no condition on it)."""
 
     offset: int
     topic_tag: str
 
 
 def etag(topic_id: str, next_offset: int) -> tuple[str, str]:
-    """Return the header of a response that has everything below this offset."""
+    """Return the header ``ETag`` for a partition whose next offset is ``next_offset``."""
     return ("ETag", f'"{tagged(topic_id, str(next_offset))}"')
 
 
 def expected_end(call: Call, acks: Acks) -> ExpectedEnd | None:
-    """Return the condition of a write, or None: it has none.
+    """Return the condition of a write; None without one.
 
     Raises:
-        MalformedRequestError: the header is not one offset, or the response would not tell whether it was written.
+        MalformedRequestError: the header is not one offset, or ``acks=0``, with which the client would not learn the
+            result.
     """
     if IF_MATCH.name not in call.request.headers:
         return None

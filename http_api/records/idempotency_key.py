@@ -1,4 +1,4 @@
-"""The ``Idempotency-Key`` of a request: its valid values, and the part of it that logs keep."""
+"""The ``Idempotency-Key`` of a request: check its value, and compute the hashes that partition logs store."""
 
 from hashlib import blake2b
 
@@ -23,13 +23,13 @@ IDEMPOTENCY_KEY = Param(
 def idempotency_of(
     key: str | None, body: bytes, *, scope: str, meaning: str
 ) -> IdempotencyKey | None:
-    """Return the form of the header's value that logs keep, or None without a header.
+    """Return the hashes of a key and its request; None without a key.
 
     Args:
         key: the header's value.
-        body: the request's body, equal in every retry.
-        scope: the scope of keys: equal keys in different scopes are different.
-        meaning: everything else that makes equal bytes another request.
+        body: the request's body, which must be equal in every retry.
+        scope: the same key in two scopes counts as two keys.
+        meaning: a text with all options that change the meaning of the body, such as its format.
 
     Raises:
         MalformedRequestError: the value is not valid as a key.

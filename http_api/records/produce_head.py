@@ -1,7 +1,7 @@
-"""v2: produce: the options in a request's head, and the records of its body on their way to the node.
+"""v2 produce: read the options in a request's head, decode the records of its body, and pass them to the node.
 
-A request arrives from its handler (``http_api.v2.produce``). If its head repeats and its body is small, it arrives from
-the quick lane instead (``http_api.quick.lane``).
+The handler (``http_api.v2.produce``) uses this module, and the quick lane (``http_api.quick.lane``) for small requests
+with a known head.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -72,12 +72,12 @@ class ProduceOptions:
 
     acks: Acks
     timeout_ms: int | None
-    """None: the server's default."""
+    """How long the request may take; None: the server's default."""
     is_async: bool = False
-    """The client wants no receipts."""
+    """Whether the client wants a response before the records are written, without receipts."""
 
     def wait_ms(self, limits: ApiLimits) -> int:
-        """Return the wait that the server grants, in ms."""
+        """Return how long the request may take, in ms: its option or the default, up to the server's limit."""
         return min(
             self.timeout_ms or limits.produce_timeout_ms_default, limits.produce_timeout_ms_max
         )
@@ -96,7 +96,7 @@ def parse_options(raw_query: str) -> ProduceOptions:
 
 
 class ProduceHead:
-    """A request's path and options, known before its body."""
+    """The path and the options of a request, which its head determines."""
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class ProduceHead:
         limits = ports.limits
         self.topic = topic
         self.partition = partition
-        """The partition of records that name none."""
+        """The partition for records that name no partition; None: the node chooses."""
         self.format = format
         self.acks = options.acks
         self.is_async = options.is_async
@@ -159,7 +159,7 @@ class ProduceHead:
     def idempotency(
         self, key: str | None, body: bytes, transaction: ProducerTransaction | None = None
     ) -> IdempotencyKey | None:
-        """Return the form of the request's key that logs keep, or None without a key.
+        """Return the hashes of the request's idempotency key and body; None without a key.
 
         Raises:
             MalformedRequestError: the key is not valid.
@@ -168,9 +168,9 @@ class ProduceHead:
             return None
         scope = self.topic
         if transaction is not None:
-            # Topic names have no colon. So a key in a transaction belongs to this transaction alone.
+            # Topic names have no colon, so this scope is unique. The same key in another transaction counts as another.
             scope += f":{transaction.producer_id}:{transaction.producer_epoch}"
-        # Equal bytes mean different records in another format or for another partition.
+        # A retry must also have the same format and partition, or the same bytes would mean other records.
         return idempotency_of(key, body, scope=scope, meaning=f"{self.format}:{self.partition}:")
 
     def start(self, body: bytes, key: str | None) -> Pending[Sequence[ProduceReceipt]]:
@@ -196,11 +196,11 @@ def read_head(
     """Return the head with its options.
 
     Raises:
-        MilenaError: the head is at fault.
+        MilenaError: the head is invalid.
     """
     answer_type = metadata_type(accept)
     format_ = produce_format(content_type)
-    # Proxies differ in how they read this type. Only its clients get the header that names the format.
+    # Proxies of other makers read this type in different ways. So only its clients get a header that names the format.
     is_told = not names_record_format(content_type)
     return ProduceHead(
         ports,
@@ -221,10 +221,10 @@ def prepare_to_topic(
     raw_query: str,
     headers: Mapping[str, str],
 ) -> ProduceHead | None:
-    """Return the head, or None: it announces an encoded batch, or its client does not wait for receipts.
+    """Return a handler for the quick lane; None for an encoded batch, or if the client wants no receipts.
 
     Raises:
-        MilenaError: the head is at fault.
+        MilenaError: the head is invalid.
     """
     return _prepare(ports, caller, names["topic"], None, raw_query=raw_query, headers=headers)
 
@@ -236,10 +236,10 @@ def prepare_to_partition(
     raw_query: str,
     headers: Mapping[str, str],
 ) -> ProduceHead | None:
-    """Do as ``prepare_to_topic`` for a path that names a partition.
+    """Return a handler as ``prepare_to_topic`` does, for a path that names a partition.
 
     Raises:
-        MilenaError: the head is at fault.
+        MilenaError: the head is invalid.
     """
     return _prepare(
         ports, caller, names["topic"], parse_partition(names), raw_query=raw_query, headers=headers
@@ -268,7 +268,7 @@ def _prepare(
 
 
 def _resolve_partitions(request: ProduceRequest, partitions: list[int | None]) -> ProduceRequest:
-    """Apply the path's partition to records without their own. If all agree, the request names it once."""
+    """Apply the path's partition to records that name none; if all have the same one, set it for the request."""
     if request.partition is not None:
         partitions = [request.partition if p is None else p for p in partitions]
     distinct = set(partitions)

@@ -1,8 +1,8 @@
-"""v2: the check that a producer id belongs to the caller that writes or ends a transaction under it.
+"""v2: check that a producer id belongs to the caller that writes with it, or ends a transaction of it.
 
-A producer id is a number that any client can guess. Sequence numbers under the id tell which records are retries, and
-its epoch names its transaction. So a write under another principal's id could make that principal's records look like
-retries. Source of the owner: ``raft_meta.machine.producers``.
+A producer id is a number that any client can guess. If a caller wrote with the id of another principal and the next
+sequence numbers, that principal's next records would count as retries and would not be written. The replicated state
+has the owner of each id (``raft_meta.machine.producers``).
 """
 
 from http_api.serving.call import Call
@@ -14,19 +14,21 @@ from raft_meta.machine.producers import RESERVED_PREFIX, principal_of
 async def authorize_producer_id(
     call: Call, producer_id: int, producer_epoch: int, *, is_abort: bool = False
 ) -> None:
-    """Refuse unless the caller may write, or end a transaction, as the producer of this id.
+    """Require that the caller may write with this producer id, or end its transaction.
 
-    ``is_abort``: a caller with the right to the transaction's name may also abort a node's own transaction.
+    ``is_abort``: the caller only aborts. An operator may then also abort the transaction of a one-request write, whose
+    producer id belongs to a node.
 
     Raises:
-        ForbiddenError: the producer is another principal's, or there is none; the message does not tell which.
+        ForbiddenError: the producer id belongs to another principal, or does not exist; the message does not say which.
         StaleProducerEpochError: another principal has taken over the producer's name.
-        InvalidProducerError: the producer is a node's own.
+        InvalidProducerError: the producer id belongs to a node.
         NoQuorumError: this node does not know the id, and no majority responded.
     """
     rights = call.rights
     image = call.ports.metadata.image
-    # Reserved a moment ago on another node, or never. An open cluster need not know.
+    # The id may have been allocated a moment ago, and this node does not know it yet. Ask the quorum, but not in a
+    # cluster without credentials, where ids have no owners.
     if rights.known_principal and _is_unheard(image, producer_id, producer_epoch):
         image = await call.ports.metadata.current_image()
     producer = image.producers.get(producer_id)

@@ -1,4 +1,4 @@
-"""v2: receipts as the body of a produce response: one item for each record, in request order."""
+"""v2: encode receipts as the body of a produce response: one item for each record, in request order."""
 
 from collections.abc import Sequence
 
@@ -19,7 +19,7 @@ def encode_receipts(receipts: Sequence[ProduceReceipt]) -> bytes:
     """Return the body.
 
     Raises:
-        MilenaError: every record failed, and all for the same kind of cause.
+        MilenaError: every record failed with the same error code.
     """
     if isinstance(receipts, Receipts) and isinstance(receipts.offsets, range):
         return b"".join((_HEAD, _run(receipts.partitions[0], receipts.offsets), _TAIL))
@@ -30,7 +30,7 @@ def encode_receipts(receipts: Sequence[ProduceReceipt]) -> bytes:
 
 
 def encode_items(receipts: Sequence[ProduceReceipt]) -> bytes:
-    """Return the items alone, of records that were all written."""
+    """Return the JSON list of items, for records that were all written."""
     if isinstance(receipts, Receipts) and isinstance(receipts.offsets, range):
         return _run(receipts.partitions[0], receipts.offsets)
     items, errors = _columns(receipts) if isinstance(receipts, Receipts) else _rows(receipts)
@@ -43,7 +43,10 @@ def _encode_items(items: Sequence[dict[str, object]]) -> bytes:
 
 
 def _run(partition: int, offsets: range) -> bytes:
-    """Return the items of consecutive offsets: one dump, in which the text between two numbers replaces each comma."""
+    """Return the items for consecutive offsets.
+
+    The offsets are encoded in one call, and each comma between them is replaced with the text between two items.
+    """
     start = b'{"partition":%d,"offset":' % partition
     numbers = orjson.dumps([*offsets])[1:-1].replace(b",", _ITEM_END + b"," + start)
     return b"".join((b"[", start, numbers, _ITEM_END, b"]"))
@@ -64,7 +67,7 @@ def _rows(receipts: Sequence[ProduceReceipt]) -> tuple[list[dict[str, object]], 
 
 
 def receipt_json(receipt: ProduceReceipt) -> dict[str, object]:
-    """Return one record's item. A failure has its error under both names that clients use."""
+    """Return one record's item. An error is in ``error`` and ``message``, because clients read either."""
     item: dict[str, object] = {
         "partition": None if receipt.partition < 0 else receipt.partition,
         "offset": receipt.offset,

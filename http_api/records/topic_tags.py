@@ -1,33 +1,33 @@
-"""Tags of topics, in values that a client keeps and sends back: ``ETag`` and ids of events.
+"""Topic tags: the first digits of a topic's id, in values that a client keeps and sends back (``ETag``, event ids).
 
-An offset does not tell whether its topic was deleted and created again under the same name. So these values start with
-the first digits of the topic's id: ``9f3a12bc44de.42``.
+If a topic is deleted and created again under the same name, an offset in a client means another record. With the tag,
+as in ``9f3a12bc44de.42``, the server notices that.
 """
 
 import re
 from typing import NamedTuple
 
 DIGITS = 12
-"""Hex digits of the id. Two topics of one name have an equal tag once in 10**14 times."""
+"""Number of hex digits in a tag. The chance that two topics of one name have the same tag is 1 in 10**14."""
 PATTERN = f"[0-9a-f]{{{DIGITS}}}"
 EXAMPLE = "9f3a12bc44de"
 _TAGGED = re.compile(rf"(?:({PATTERN})\.)?(.*)", re.DOTALL)
 
 
 class Tagged(NamedTuple):
-    """A value that a client sent back. Empty ``tag``: it names no topic."""
+    """A value that a client sent back, split; ``tag`` is empty if the value has none."""
 
     tag: str
     rest: str
 
 
 def tag_of(topic_id: str) -> str:
-    """Return the tag of a topic; empty for one without an id."""
+    """Return the tag of a topic; empty if the id is empty."""
     return topic_id[:DIGITS]
 
 
 def tagged(topic_id: str, rest: str) -> str:
-    """Return ``rest`` behind the tag of its topic."""
+    """Return the topic's tag, a point and ``rest``; only ``rest`` if the id is empty."""
     return f"{tag_of(topic_id)}.{rest}" if topic_id else rest
 
 

@@ -1,4 +1,4 @@
-"""v2: the header that makes a write part of a transaction, with the value that ``:begin`` returned."""
+"""v2: the header that makes a write part of a transaction; its value comes from ``POST /transactions:begin``."""
 
 from dataclasses import replace
 
@@ -32,10 +32,10 @@ def transaction_text(transaction: ProducerTransaction) -> str:
 async def named_transaction(
     call: Call, acks: Acks, *, is_conditional: bool = False
 ) -> ProducerTransaction | None:
-    """Return the transaction that a write belongs to, or None.
+    """Return the transaction in the header of a write; None without a header.
 
     Raises:
-        MalformedRequestError: the header cannot be read, or a transaction does not support this write.
+        MalformedRequestError: the header is invalid, or such a write cannot be part of a transaction.
     """
     if TRANSACTION.name not in call.request.headers:
         return None
@@ -68,7 +68,7 @@ async def named_transaction(
 async def authorize_transaction(
     call: Call, transaction: ProducerTransaction, *, is_abort: bool = False
 ) -> None:
-    """Refuse unless the caller may write as the producer whose transaction this is.
+    """Require that the caller may write in this transaction, or end it.
 
     Raises:
         MilenaError: see ``authorize_producer_id``.
@@ -79,10 +79,10 @@ async def authorize_transaction(
 
 
 def transaction_of(producer_id: int, producer_epoch: int) -> ProducerTransaction:
-    """Return the transaction of these numbers.
+    """Return the transaction with this producer id and epoch.
 
     Raises:
-        MalformedRequestError: no transaction can have them.
+        MalformedRequestError: a number is outside of the range of valid ones.
     """
     if producer_id < 0 or not 0 <= producer_epoch < PRODUCER_EPOCH_MAX:
         raise MalformedRequestError(

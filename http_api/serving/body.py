@@ -1,4 +1,4 @@
-"""The body of a request: how the server receives it, its bounds and its timeout."""
+"""Receive the body of a request, within limits of size and time."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -15,37 +15,37 @@ from milena.model.errors import MalformedRequestError, RequestTooLargeError
 from milena.model.turns import LARGE_BYTES
 
 _PACKED_AT_ONCE_BYTES = 4 << 10
-"""The largest body that is unpacked in one go: it can become some 4 MB."""
+"""The largest compressed body that is unpacked without a pause. Unpacked, it has 4 MB at most."""
 _CHUNK_BYTES_MIN = 4 << 10
-"""The size from which pieces are kept as they are, and copied once at the end."""
+"""Pieces of a body of at least this size are kept, and joined at the end; smaller ones are joined at once."""
 
 
 class RequestBody:
-    """The body of one request. The dispatcher releases the bytes that it holds in ``InFlight``."""
+    """The body of one request. Its bytes are counted in ``InFlight`` until the dispatcher releases them."""
 
     __slots__ = ("_on_come", "_request", "_shared", "holder", "place", "reserved_bytes")
 
     def __init__(
         self, request: web.BaseRequest, shared: Shared, *, on_come: Callable[[], None]
     ) -> None:
-        """Make the body. ``on_come`` is called after each wait for the body or a piece of it: up to a minute."""
+        """Prepare to receive; ``on_come`` is called when a body or a piece has arrived, perhaps after a minute."""
         self._on_come = on_come
         self._request = request
         self._shared = shared
         self.holder = request.remote or ""
-        """The caller that holds the place in flight; before the caller is known, its address."""
+        """The caller for whom the request is counted in ``InFlight``; before authentication, the client's address."""
         self.place = InFlightPlace(shared.in_flight)
-        """The request's place in flight, which it leaves while it waits for the body."""
+        """The request's entry in ``InFlight``; it is not counted while the server waits for the body."""
         self.reserved_bytes = 0
-        """The bytes that the body takes of ``InFlight``."""
+        """The bytes of the body that are counted in ``InFlight``."""
 
     async def whole(self) -> bytes:
         """Return the whole body, unpacked, within its bound.
 
         Raises:
             UnsupportedMediaTypeError: the content coding is not supported.
-            RequestTooLargeError: the body is above the bound, as announced or as received (compressed bodies grow).
-            TooManyRequestsError: other bodies leave no space for it now.
+            RequestTooLargeError: the body is above the limit, by its length, or when it was received or unpacked.
+            TooManyRequestsError: the bodies of other requests leave too little memory now.
             BodyTimeoutError: the body did not arrive in time.
         """
         window = self._window()
@@ -57,13 +57,14 @@ class RequestBody:
         return body
 
     async def pieces(self, is_due: Callable[[], bool]) -> AsyncIterator[bytes]:
-        """Yield the body as it arrives. The caller bounds what it keeps, and tells when the rest is due.
+        """Yield the body in pieces as it arrives; a compressed body in one piece.
 
-        The iterator ends early, like a complete body, if the node is about to stop. A compressed body arrives whole.
+        If the node is about to stop, the iterator ends early, as if the body were complete. The caller must limit how
+        much it keeps. ``is_due`` returns True while the caller needs more bytes to complete a record.
 
         Raises:
             UnsupportedMediaTypeError, RequestTooLargeError, MalformedRequestError: the body cannot be read.
-            BodyTimeoutError: a rest that was due did not arrive.
+            BodyTimeoutError: ``is_due`` was True, and no more bytes arrived in time.
         """
         if self._window() is not None:
             yield await self.whole()
@@ -79,7 +80,7 @@ class RequestBody:
             yield data
 
     def _window(self) -> int | None:
-        """Return the window with which the body is unpacked, or None: the body has no content coding."""
+        """Return zlib's window setting for the body; None if the body is not compressed."""
         return window_of(joined(self._request.headers, "Content-Encoding"))
 
     async def _piece(self, *, is_due: bool) -> bytes:
@@ -103,10 +104,10 @@ class RequestBody:
             connections.work(self._request.protocol)
 
     async def _received(self) -> bytes:
-        """Return the body as it was sent."""
+        """Receive the body, still compressed."""
         request = self._request
-        # An announced body reserves nothing yet. Otherwise a few clients could announce much, send little and keep
-        # others out.
+        # Do not reserve memory by ``Content-Length``. Otherwise a few clients could announce large bodies, send
+        # nothing, and keep others out.
         announced = request.content_length
         if announced:
             self._check_size(announced)
@@ -127,9 +128,10 @@ class RequestBody:
             raise MalformedRequestError(f"the body cannot be read: {error}") from None
 
     async def _read_slowly(self) -> bytes:
-        """Read while the client sends. Meanwhile the request does not count, and its connection may be closed.
+        """Receive the body while the client sends it.
 
-        Otherwise clients that never finish a body would keep others out.
+        Meanwhile the request does not count as in flight, and its connection counts as idle. Otherwise clients that
+        never finish a body could use up both limits.
         """
         connections = self._shared.connections
         with self.place.aside(is_asked_again=True):
@@ -142,7 +144,7 @@ class RequestBody:
     async def _read_chunks(self) -> bytes:
         content = self._request.content
         chunks: list[bytes] = []
-        # Small chunks are joined at once: freeing thousands of them would fragment the heap.
+        # Join small chunks at once. Thousands of small objects would fragment the heap when they are freed.
         small = bytearray()
         size = 0
         while chunk := await content.readany():
@@ -167,19 +169,19 @@ class RequestBody:
             )
 
     def account(self, size: int) -> None:
-        """Count bytes of the body that have arrived (compressed bodies grow)."""
+        """Count the bytes of the body so far, received or unpacked, in ``InFlight``."""
         self._check_size(size)
         if size > self.reserved_bytes:
             self._shared.in_flight.reserve(self.holder, size - self.reserved_bytes)
             self.reserved_bytes = size
 
     async def _send_continue(self) -> None:
-        """Send ``100 Continue`` once the body is wanted. curl waits a second for it."""
+        """Send ``100 Continue``, for which curl waits up to a second before it sends a body."""
         request = self._request
         if (
             request.version == HttpVersion11
             and self._request.headers.get("Expect", "").lower() == "100-continue"
         ):
             await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-            # The interim response is not part of the final one's size.
+            # aiohttp counts these bytes as the start of the response. Reset the count.
             request.writer.output_size = 0

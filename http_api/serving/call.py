@@ -1,4 +1,4 @@
-"""One request in progress, as handlers get it."""
+"""One request in progress, as it is passed to handlers."""
 
 import asyncio
 from collections.abc import Iterable, Mapping
@@ -30,11 +30,11 @@ class Call:
     shared: Shared
     request_id: str
     own_headers: Pairs
-    """Headers of the response, if it is an error too."""
+    """Headers of every response to this request, also of errors."""
     names: Mapping[str, str] = field(default_factory=dict)
-    """Percent-decoded names of the path."""
+    """The path's parameters, percent-decoded, by name."""
     begun: web.StreamResponse | None = None
-    """A response that has started and not ended. Its metrics measure the time until it started."""
+    """A streaming response that has started. Metrics count the time until it started."""
     begun_s: float = 0.0
     """When the response started, on the loop's clock (seconds)."""
     is_last: bool = False
@@ -64,7 +64,7 @@ class Call:
         return parse_query(raw) if raw else {}
 
     def header(self, name: str) -> str:
-        """Return a header. Several of one name become one list; an absent one is empty."""
+        """Return a header's value; join repeated headers to a list. An absent header is an empty text."""
         return joined(self.request.headers, name)
 
     async def json_body(self) -> object:
@@ -87,16 +87,16 @@ class Call:
         return parse_json(body) if body else {}
 
     def check_groups(self, groups: Iterable[str]) -> None:
-        """Refuse groups that the caller may not create or commit offsets in.
+        """Check that the caller may create these groups, or commit offsets in them.
 
         Raises:
-            GroupLimitError: the principal's share of groups is used up.
+            GroupLimitError: the principal has used up its share of groups or offsets (``GroupShares``).
             MalformedRequestError: a new group has a control character in its name, or is named ``.`` or ``..``.
         """
         shares, image = self.shared.group_shares, self.ports.metadata.image
         groups = list(groups)
         for group in groups:
-            # Earlier releases created groups with these names. They must stay reachable.
+            # Earlier releases allowed names that are refused below. Existing groups must stay usable.
             if group in image.groups:
                 continue
             check_no_dots("group", group)
@@ -110,15 +110,15 @@ class Call:
 
     @property
     def payer(self) -> Payer:
-        """The caller to whose quota the request counts."""
+        """The caller to whose quota the request is charged."""
         given = self.request.headers.get(CLIENT_ID_HEADER)
         return payer_of(self.rights.known_principal, self.request.remote, given)
 
     async def take_turn(self) -> None:
-        """Count the request against its caller's quota. Wait a little if the quota is used up.
+        """Charge the request to its caller's quota. If the quota is used up, wait for a short time.
 
         Raises:
-            QuotaExceededError: it is used up for longer, or the caller has too many connections. Nothing was done.
+            QuotaExceededError: a longer wait would be needed, or the caller has too many connections. Nothing was done.
         """
         quotas, payer = self.shared.quotas, self.payer
         bound = quotas.bound(payer, QuotaKey.CONNECTION_COUNT)
@@ -144,7 +144,7 @@ class Call:
         connections.claim(connection, bound.owner)
 
     def pay(self, response: web.StreamResponse | None) -> None:
-        """Count the bytes of the request and of its response."""
+        """Charge the bytes of the request and its response to the caller's quota."""
         body = getattr(response, "body", None)
         self.shared.quotas.charge(
             self.payer,
@@ -154,7 +154,7 @@ class Call:
         )
 
     async def pay_piece(self, piece: bytes) -> None:
-        """Count a piece of a stream, and wait until another one may be sent."""
+        """Charge a piece of a stream to the caller's quota, and wait until the next piece may be sent."""
         quotas = self.shared.quotas
         if not quotas.is_on:
             return

@@ -1,8 +1,8 @@
-"""A bound on the API's connections: above it, the connection that is idle for longest is closed.
+"""A limit on the API's connections. Above it, the connection that has been idle longest is closed.
 
-A connection is idle while the server works on none of its requests: before the first one, between two, and while it
-waits for the rest of a body. So a client that opens thousands and sends little loses its own oldest ones, and other
-clients still connect.
+A connection is idle while the server works on none of its requests: before the first request, between two requests, and
+while the server waits for the rest of a body. So if a client opens thousands of connections and sends little, its own
+oldest ones are closed, and other clients can still connect.
 """
 
 import logging
@@ -13,7 +13,7 @@ from typing import Protocol
 _log = logging.getLogger("http_api")
 
 Owner = tuple[str, str]
-"""The callers that share a bound on connections: see ``quotas.Bound``."""
+"""The callers that share a quota of connections; see ``quotas.Bound``."""
 
 
 class Closable(Hashable, Protocol):
@@ -26,7 +26,8 @@ class Closable(Hashable, Protocol):
 class Connections:
     """All open connections. Belongs to one event loop.
 
-    Invariant: each connection is either in ``_resting``, the one that is idle for longest first, or in ``_working``.
+    Invariant: each connection is either in ``_resting`` (idle, the one that has been idle longest first), or in
+    ``_working``.
     """
 
     def __init__(self, most: int) -> None:
@@ -44,13 +45,13 @@ class Connections:
         return len(self._resting) + len(self._working)
 
     def add(self, connection: Closable) -> None:
-        """Add a connection. It is closed itself if the server works on requests of all others."""
+        """Add a connection. If there are too many, close the one idle longest; this one if no other is idle."""
         self._resting[connection] = None
         if len(self) > self._most:
             oldest = next(iter(self._resting))
             del self._resting[oldest]
             if not self.closed_count & (self.closed_count + 1):
-                # At powers of two: a flood of connections must not become a flood of lines.
+                # Log only when the count reaches a power of two. Otherwise many connections would mean as many lines.
                 _log.warning(
                     "connections closed to make room count=%d max=%d",
                     self.closed_count + 1,
@@ -67,7 +68,7 @@ class Connections:
             self._working.add(connection)
 
     def rest(self, connection: Closable) -> None:
-        """Note that a connection waits for its client."""
+        """Note that a connection is idle."""
         if connection in self._working:
             self._working.remove(connection)
             self._resting[connection] = None
@@ -100,15 +101,15 @@ class Connections:
     # -- whose they are ----------------------------------------------------------------------------
 
     def is_of(self, connection: Closable, owner: Owner) -> bool:
-        """Return whether the connection counts as this owner's."""
+        """Return whether the connection counts to this owner's quota."""
         return self._owners.get(connection) == owner
 
     def count_of(self, owner: Owner) -> int:
-        """Return how many connections count as this owner's."""
+        """Return how many connections count to this owner's quota."""
         return self._counts[owner]
 
     def claim(self, connection: Closable, owner: Owner) -> None:
-        """Count an open connection as this owner's from now on: its last request decides."""
+        """Count an open connection to this owner's quota from now on, because its last request came from this owner."""
         self._release(connection)
         if connection in self._resting or connection in self._working:
             self._owners[connection] = owner

@@ -1,11 +1,12 @@
-"""Pages of other origins: whose requests are refused, and which pages may read responses (CORS).
+"""Requests that web pages of other origins make a browser send: refuse those that have an effect (CORS).
 
-A browser sends plain text, bytes without a type, or nothing at all to any server that its user can reach, without a
-preflight. So these bodies are refused from pages of other origins. With a type like JSON's the browser first sends
-``OPTIONS``, and only configured origins are allowed.
+Any web page can make its user's browser send a request to a server in the user's network. For plain text, a body
+without a type, or no body, the browser does not ask the server first (no preflight). So such bodies are refused if a
+page of another origin sent them. For types like JSON, the browser first sends ``OPTIONS``, and the response allows only
+configured origins.
 
-Requests without a body that change something are refused from other pages as well. So is the ``GET`` that takes a
-consumer's records. ``*`` and ``null`` are not origins: a cluster for all pages needs no allow list.
+Requests without a body are refused too if they change something, and so is the ``GET`` that takes a consumer's records.
+``*`` and ``null`` cannot be configured as origins.
 
 Source: the Fetch standard, section 3.3.
 """
@@ -19,7 +20,7 @@ from http_api.serving.openapi import HEADERS
 from milena.model.errors import ForbiddenError, UnsupportedMediaTypeError
 
 _OTHER_ORIGINS = frozenset({"cross-site", "same-site"})
-"""Values of ``Sec-Fetch-Site`` that browsers send if a page of another origin makes the request."""
+"""Values of ``Sec-Fetch-Site`` that a browser sends if a page of another origin made the request."""
 
 _EXPOSED = ", ".join(HEADERS)
 _TAKEN = (
@@ -27,7 +28,7 @@ _TAKEN = (
     "Milena-Transaction, X-Request-Id"
 )
 _PREFLIGHT_S = "600"
-"""The time for which a browser caches a preflight response."""
+"""Time for which a browser caches a preflight response, in seconds."""
 
 
 class CrossOrigin:
@@ -37,7 +38,7 @@ class CrossOrigin:
         self._allowed = frozenset(allowed)
 
     def headers(self, headers: Mapping[str, str]) -> Pairs:
-        """Return the headers that tell which pages may read the response to a request with these headers."""
+        """Return the response headers that allow the page that sent the request to read the response, if it may."""
         if not self._allowed:
             return ()
         origin = headers.get("Origin")
@@ -63,9 +64,9 @@ class CrossOrigin:
         """Refuse a body that any page may send without a preflight.
 
         Raises:
-            UnsupportedMediaTypeError: the body is of this kind, and its page is not of an allowed origin.
+            UnsupportedMediaTypeError: a page of an origin that is not allowed sent such a body.
         """
-        # A header without a value names no type, and browsers send it without a preflight as well.
+        # An empty ``Content-Type`` is treated like a missing one, because browsers send both without a preflight.
         type_ = headers.get("Content-Type", "").strip().lower() or TEXT_TYPE
         if type_.startswith(TEXT_TYPE) and _is_foreign(headers) and not self._allows(headers):
             raise UnsupportedMediaTypeError(
@@ -76,7 +77,7 @@ class CrossOrigin:
         """Refuse a request without a body that changes something, from a page of an origin that is not allowed.
 
         Raises:
-            ForbiddenError: a page of another origin sent it.
+            ForbiddenError: a page of another origin sent the request.
         """
         if self._allows(headers):
             return
@@ -91,17 +92,17 @@ class CrossOrigin:
 
 
 def _is_foreign(headers: Mapping[str, str]) -> bool:
-    """Return whether a page of another origin sent this.
+    """Return whether a page of another origin made the browser send this request.
 
-    Over plain http to other machines browsers omit ``Sec-Fetch-Site``. Their writes have ``Origin``. A link or an image
-    of a page has only ``Referer``. So each of these headers is checked.
+    Browsers omit ``Sec-Fetch-Site`` over plain http to other machines. Then requests of scripts have ``Origin``, and a
+    link or an image has only ``Referer``. So all three headers are checked.
     """
     site = headers.get("Sec-Fetch-Site")
     if site is not None:
         return site in _OTHER_ORIGINS
     own = (host_of(headers) or "").lower()
     origin, referer = headers.get("Origin"), headers.get("Referer")
-    # The scheme is not compared: a proxy in front may use another one with the page.
+    # Do not compare the scheme: behind a proxy, it may be https for the browser and http here.
     if origin is not None and origin.partition("://")[2].lower() != own:
         return True
     return referer is not None and referer.partition("://")[2].partition("/")[0].lower() != own

@@ -1,8 +1,8 @@
-"""From a request to its response: route, limits, request id, errors, access log, metrics.
+"""The dispatcher turns a request into a response: route, limits, request id, errors, access log, metrics.
 
-Every response has ``X-Request-Id``: the client's own if it is well-formed, otherwise one made of the node's id and a
-counter. An error that is not a ``MilenaError`` becomes an ``InternalError`` with the request's id. It is logged and
-counted (``Shared.typed``).
+Every response has ``X-Request-Id``: the client's id if it is well-formed, otherwise the node's id and a counter. An
+exception that is not a ``MilenaError`` is logged and counted (``Shared.typed``), and the client gets an
+``InternalError``.
 """
 
 import asyncio
@@ -59,14 +59,14 @@ _SANE_REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
 
 _TOPIC_MISSING_CODE_DEFAULT = 40401
 
-# One label for all paths without a route: a client can invent any number of them.
+# One metrics label for all paths without a route, because clients can send any number of different paths.
 _UNROUTED = "unrouted"
 
 
 class Dispatcher:
-    """Responds to requests by a table of routes. Lives on one event loop and holds no locks.
+    """Responds to requests by a table of routes. Used on one event loop; holds no locks.
 
-    Invariant: ``shared.in_flight`` counts exactly the requests inside ``handle`` and the bytes of their bodies.
+    Invariant: ``shared.in_flight`` counts the requests inside of ``handle`` and the bytes of their bodies.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class Dispatcher:
         self._counter = itertools.count(1)
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Return the response to one request. Raises only cancellation and errors of the connection."""
+        """Return the response to one request. The only errors raised are cancellation and errors of the connection."""
         clock = asyncio.get_running_loop().time
         started = clock()
         request = self.proxies.seen_through(request)
@@ -116,7 +116,7 @@ class Dispatcher:
         response: web.StreamResponse | None = None
         self.shared.connections.work(request.protocol)
         try:
-            # If a head is in doubt, so are the bytes behind it.
+            # If the headers are ambiguous, the end of the request is uncertain. So close the connection after it.
             call.is_last = True
             check_headers(request.version, request.headers)
             call.is_last = False
@@ -130,7 +130,7 @@ class Dispatcher:
         except (ConnectionError, asyncio.CancelledError):
             raise
         except RouteNotFoundError as error:
-            # The console comes last, so it costs other requests nothing.
+            # Look for a file of the console last, so that it does not slow down requests to endpoints.
             response = self._console.answer(request) or self.failure(error, route, call.request_id)
         except Exception as error:  # noqa: BLE001  (the last resort of a server: never half an answer)
             self._note_refusal(call, error)
@@ -145,7 +145,8 @@ class Dispatcher:
             else:
                 self._observe(call, route, call.begun, call.begun_s - started)
         if call.begun is not None and response is not call.begun:
-            # The client may have half a response already. Closing the connection tells it that the body is incomplete.
+            # A part of a streaming response was sent already. Close the connection, so that the client notices that the
+            # body is incomplete.
             request.protocol.force_close()
             return call.begun
         if not response.prepared:
@@ -163,7 +164,7 @@ class Dispatcher:
     def refuse(self, request: web.BaseRequest, status: HTTPStatus, reason: str) -> web.Response:
         """Return the response to bytes that the HTTP parser refused."""
         request_id = self._request_id(request)
-        # The parser's text continues with the bytes at fault. Its first line is a message.
+        # The first line of the parser's text is its message. The other lines show the bytes at fault.
         sentence = printable(reason).strip().partition("\n")[0].rstrip(":") or status.description
         _access_log.info(
             "refused status=%d reason=%s remote=%s request_id=%s",
@@ -190,7 +191,7 @@ class Dispatcher:
     async def _run(self, route: Route, call: Call) -> web.StreamResponse:
         access = route.access
         if not access.is_public:
-            # First, before the server reads the rest of the request or tells anything about it.
+            # Authenticate before the body is read, and before any error reveals something about the cluster.
             try:
                 await call.rights.identify(access, call.names)
             except (UnauthenticatedError, TooManyRequestsError) as error:
@@ -200,7 +201,8 @@ class Dispatcher:
             except NotReadyError as error:
                 if "Idempotency-Key" not in call.request.headers:
                     raise
-                # An earlier try under the key may have been accepted, by this node or another one.
+                # The request may be a retry, and a node may have written the first attempt. So this is no plain
+                # refusal.
                 raise FateUnknownError(
                     f"{error.message}; an earlier try under this idempotency key may have written; send it again"
                 ) from error
@@ -216,32 +218,33 @@ class Dispatcher:
         if (access.has_more or access.is_filtered) and not call.rights.has_asked:
             raise RuntimeError(f"{route.method} {route.path} never asked what its caller may")
         if route.method == "GET" and call.begun is None:
-            # Rights may have changed during the wait for data. A stream checks them itself.
+            # Check the rights again, because they may have changed while the request waited for data. Streams do this
+            # themselves.
             call.rights.check_again()
         return response
 
     def _note_refusal(self, call: Call, error: Exception) -> None:
-        """Count a request that its caller may not make."""
+        """Count a refused request for the audit log, if its caller did not have the right."""
         if isinstance(error, ForbiddenError):
             address = call.request.remote or ""
             self.shared.ports.refusals.add(call.rights.known_principal, address, error.message)
 
     def _note_stranger(self, request: web.BaseRequest, error: MilenaError) -> None:
-        """Count a failed sign-in, with the user name that it tried if this user exists."""
+        """Count a failed authentication for the audit log, with the user name if this user exists."""
         ports = self.shared.ports
         name = name_in(request.headers.get("Authorization", ""))
         tried = f" (user {name})" if name in ports.metadata.image.users else ""
         ports.refusals.add("", request.remote or "", error.message + tried)
 
     async def _distrust(self, request: web.BaseRequest) -> None:
-        """Delay the refusal of bad credentials, unless they are the first on their connection."""
+        """Delay the response to bad credentials, unless they are the first bad ones on this connection."""
         connections, connection = self.shared.connections, request.protocol
         if "Authorization" not in request.headers:
             return
         if not connections.is_distrusted(connection):
             connections.distrust(connection)
             return
-        # Meanwhile it may be closed to make room.
+        # During the delay, the connection counts as idle, and may be closed if there are too many.
         connections.rest(connection)
         await pause(self.shared.ports.limits.bad_credentials_delay_ms / 1000)
 
@@ -266,14 +269,14 @@ class Dispatcher:
         return self.next_request_id()
 
     def next_request_id(self) -> str:
-        """Return an id for a request that brought none."""
+        """Return a new id for a request that was sent without one."""
         return f"{self._id_prefix}{next(self._counter):x}"
 
     def find(self, method: str, raw_path: str) -> Match:
-        """Return the route of a request and the names in its path.
+        """Return the route of a request and the parameters in its path.
 
         Raises:
-            RouteNotFoundError, MethodNotAllowedError, MalformedRequestError: there is none.
+            RouteNotFoundError, MethodNotAllowedError, MalformedRequestError: no route matches.
         """
         return self._router.find(method, raw_path)
 
@@ -288,7 +291,7 @@ class Dispatcher:
     def _observe(
         self, call: Call, route: Route | None, response: web.StreamResponse | None, seconds: float
     ) -> None:
-        # 499 as proxies log it: the client closed the connection before its response.
+        # Status 499 is nginx's for "the client closed the connection" before it had a response.
         status = 499 if response is None else response.status
         request = call.request
         self.observe(route, status, seconds)
@@ -311,7 +314,7 @@ class Dispatcher:
 
     @staticmethod
     def is_logged(status: int) -> bool:
-        """Return whether the access log takes responses of this status."""
+        """Return whether responses with this status are written to the access log."""
         return _access_log.isEnabledFor(_access_level(status))
 
     @staticmethod
@@ -325,7 +328,7 @@ class Dispatcher:
         request_id: str,
         principal: str,
     ) -> None:
-        """Write a line of the access log. ``principal`` is empty if no good credentials were sent."""
+        """Write a line of the access log. ``principal`` is empty without valid credentials."""
         level = _access_level(status)
         _access_log.log(
             # A probe that says no is an answer, and not a fault: an orchestrator asks every few seconds.
@@ -342,7 +345,7 @@ class Dispatcher:
 
 
 def _fit(response: web.StreamResponse, call: Call) -> None:
-    """Fit a response to its connection and to its client."""
+    """Set headers that depend on the connection and the client: close, and the challenge for scripts."""
     if call.is_last:
         response.force_close()
     if response.status == HTTPStatus.UNAUTHORIZED and _is_script(call.request):
@@ -350,7 +353,7 @@ def _fit(response: web.StreamResponse, call: Call) -> None:
 
 
 def _is_script(request: web.BaseRequest) -> bool:
-    """Return whether a page's script sent this, and not a person who follows a link. Source: Fetch Metadata."""
+    """Return whether a script in a web page sent this request. Source: Fetch Metadata."""
     return request.headers.get("Sec-Fetch-Dest") == "empty"
 
 
@@ -365,7 +368,7 @@ def _access_level(status: int) -> int:
 
 
 def _plain_http_error(error: web.HTTPException) -> web.Response:
-    """Return a refusal that aiohttp made, in the API's envelope."""
+    """Return the response to an error of aiohttp, in the API's envelope."""
     return json_answer(
         {"error_code": error.status, "message": f"HTTP {error.status} {error.reason}"},
         status=error.status,

@@ -1,4 +1,4 @@
-"""An endpoint: one row of the table that dispatches requests and describes the API."""
+"""A row of the table of endpoints, by which requests are dispatched and the OpenAPI document is generated."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -26,41 +26,43 @@ Content = Mapping[str, Part]
 
 
 class QuickHandler(Protocol):
-    """Responds to the small requests of one head, past aiohttp (``http_api.quick.lane``)."""
+    """Handles small requests with one known head in the quick lane (``http_api.quick.lane``)."""
 
     content_type: str
     """The media type of the responses."""
 
     headers: Mapping[str, str]
-    """Headers of successful responses; mostly none."""
+    """Headers of successful responses; usually empty."""
 
     def start(self, body: bytes, key: str | None) -> "Pending[Any]":
-        """Pass a body to the node, perhaps with an idempotency key. First check the caller's rights to what it names.
+        """Check the caller's rights to the resources in the body, and pass the body to the node.
+
+        ``key`` is the idempotency key, or None.
 
         Raises:
-            MilenaError: the body is at fault, or the caller may not do this. Nothing was done.
+            MilenaError: the body is invalid, or the caller does not have the rights. Nothing was done.
         """
 
     def encode(self, result: Any, /) -> bytes:  # noqa: ANN401  (what ``start`` brought)
         """Return the body of the response.
 
         Raises:
-            MilenaError: the response is an error.
+            MilenaError: the request failed; send this error.
         """
 
 
 Prepare = Callable[
     ["Ports", "Caller", Mapping[str, str], str, Mapping[str, str]], QuickHandler | None
 ]
-"""Makes a handler from the ports, the caller, the names of the path, the query string and the headers.
+"""A function that creates a quick handler from ports, caller, path parameters, query string and headers.
 
-Names of headers are in lower case. None: heads like this one go the usual way.
+Names of headers are in lower case. It returns None if the quick lane does not support such requests.
 """
 
 
 @unique
 class Tag(StrEnum):
-    """Groups of endpoints, in the order in which the document shows them."""
+    """Groups of endpoints, in their order in the OpenAPI document."""
 
     RECORDS = "records"
     CONSUMERS = "consumers"
@@ -88,7 +90,7 @@ class Body:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """One successful status and its content. ``headers``: names out of ``openapi.HEADERS``."""
+    """One successful status and its content. ``headers`` are names from ``openapi.HEADERS``."""
 
     status: int = 200
     description: str
@@ -98,16 +100,16 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """One endpoint. ``path`` has names in braces: ``/topics/{topic}``. A verb may follow a name: ``{name}:verb``."""
+    """One endpoint. ``path`` has parameters in braces: ``/topics/{topic}``. A verb may follow one: ``{name}:verb``."""
 
     method: str
     path: str
     handler: Handler
     operation_id: str
-    """Names the operation in generated clients. It never changes and is never reused."""
+    """The name of the operation in generated clients. It must never change, and must not be reused."""
     tag: Tag
     access: Access
-    """The rights that the caller needs. There is no default, so no endpoint can omit them."""
+    """The rights that the caller needs. There is no default, so each endpoint must declare them."""
     summary: str
     description: str = ""
     params: tuple[Param, ...] = ()
@@ -116,23 +118,23 @@ class Route:
     errors: tuple[type[MilenaError], ...] = ()
     """Errors in addition to those that follow from the rest of the row (see ``openapi.errors_of``)."""
     topic_missing_code: int = 40401
-    """The ``error_code`` of a topic that does not exist. It differs between endpoints of the dialects."""
+    """The ``error_code`` for a missing topic. It differs between endpoints, as in the APIs that they follow."""
     is_current: bool = False
-    """The image has everything that any node had acknowledged when the request arrived."""
+    """Whether the image must be current: it has all changes that any node acknowledged before the request arrived."""
     is_exempt: bool = False
-    """The bound on requests in flight does not apply: probes and metrics."""
+    """Whether the limit on requests in flight does not apply, as for probes and metrics."""
     takes_records: bool = False
-    """A ``GET`` that changes the response to the next one."""
+    """Whether this is a ``GET`` with an effect: it takes records, and the next one returns others."""
     prepare: Prepare | None = None
-    """Makes a handler for heads that repeat, if the endpoint supports the quick lane."""
+    """Creates handlers for the quick lane; None if the endpoint does not support it."""
     query_names: frozenset[str] = field(init=False)
-    """Parameters of the query; any other is refused."""
+    """The query parameters of the endpoint; others are refused."""
     header_names: frozenset[str] = field(init=False)
-    """Parameters that are headers; any other condition is refused."""
+    """The headers that the endpoint declares; other conditional headers are refused."""
 
     @property
     def has_effect(self) -> bool:
-        """Whether it changes something, and a page of any origin may make a browser send it without a preflight."""
+        """Whether a request changes something, and browsers send it without a preflight for a page of any origin."""
         return self.takes_records or self.method == "POST"
 
     @property
@@ -143,7 +145,7 @@ class Route:
     def __post_init__(self) -> None:
         needs = self.access.needs
         assert needs is None or not needs.path_name or needs.path_name in self.path_names, self.path
-        # Computed once, because each request with a query is checked against them.
+        # Compute these sets once, because each request with a query is checked against them.
         for place, names in (
             (ParamPlace.QUERY, "query_names"),
             (ParamPlace.HEADER, "header_names"),
@@ -194,12 +196,12 @@ def route(
 
 
 def json_content(part: Part) -> Content:
-    """Return content of JSON under its own name only."""
+    """Return content with the type ``application/json``."""
     return {JSON_TYPE: part}
 
 
 def v2_content(part: Part) -> Content:
-    """Return content of JSON under the name that v2's clients ask for, and under its own."""
+    """Return content with v2's name for JSON, and with ``application/json``."""
     return {V2_TYPE: part, JSON_TYPE: part}
 
 
@@ -209,5 +211,5 @@ def ok(shape: Shape, description: str) -> tuple[Answer, ...]:
 
 
 def ok_v2(shape: Shape, description: str) -> tuple[Answer, ...]:
-    """Return the response 200 with JSON under either name."""
+    """Return the response 200 with JSON, under v2's name or as ``application/json``."""
     return (Answer(description=description, content=v2_content(shape)),)

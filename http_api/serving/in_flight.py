@@ -1,8 +1,8 @@
-"""Bounds on requests in flight and the bytes of their bodies, shared fairly among callers.
+"""Limits on requests in flight and on the bytes of their bodies, shared fairly among callers.
 
-While half of a bound is free, every caller is accepted. Above half, a caller gets at most an equal share: the bound
-divided by the number of recent callers. The last eighth is for callers that have nothing in flight. So a greedy caller
-is refused. A modest caller is accepted the first time, even if it is slower.
+While less than half of a limit is used, every request is accepted. Above that, a caller may use at most an equal share:
+the limit divided by the number of recent callers. The last eighth is reserved for callers that have nothing in flight.
+So a caller with many requests is refused first, and a caller with few is still accepted.
 """
 
 from collections.abc import Iterator
@@ -13,13 +13,21 @@ from http_api.ports.node import ApiLimits
 from milena.model.errors import TooManyRequestsError
 
 FOR_NEWCOMERS = 8
-"""One part in this many is for callers that have nothing in flight. Bounds that are smaller reserve nothing."""
+"""This fraction (1/8) of a limit is for callers that have nothing in flight. A limit below 8 reserves nothing."""
 LATELY_S = 1.0
-"""The period for which a recent caller has a share (seconds). A share lasts up to twice as long."""
+"""A caller counts as recent for one to two such periods after its last request, in seconds."""
 
 
 def fits(present: int, own: int, more: int, most: int, *, callers: int) -> bool:
-    """Return whether a caller that has ``own`` of a bounded amount may have ``more``, if ``callers`` share it."""
+    """Return whether a caller may use ``more`` of a limited amount.
+
+    Args:
+        present: the amount that all callers use now.
+        own: the amount that this caller uses now.
+        more: the additional amount.
+        most: the limit.
+        callers: the number of recent callers, which share the limit.
+    """
     if present + more > most:
         return False
     if not own or 2 * (present + more) <= most:
@@ -38,9 +46,9 @@ class Held:
 
 
 class InFlightPlace:
-    """A request's place in flight. It is either taken or not, so a place is never released twice.
+    """The entry of one request in ``InFlight``. The request is counted once, or not at all.
 
-    Invariant: ``InFlight`` counts it exactly while it is taken.
+    Invariant: ``InFlight`` counts the request exactly while ``_is_taken``.
     """
 
     __slots__ = ("_caller", "_in_flight", "_is_taken")
@@ -54,7 +62,7 @@ class InFlightPlace:
         """Count the request.
 
         Raises:
-            TooManyRequestsError: the bound is reached, or the caller's share of it.
+            TooManyRequestsError: the limit is reached, or the caller's share of it.
         """
         assert not self._is_taken, "a request has one place"
         self._in_flight.admit(caller, now_s)
@@ -69,13 +77,13 @@ class InFlightPlace:
 
     @contextmanager
     def aside(self, *, is_asked_again: bool = False) -> Iterator[None]:
-        """Stop counting the request within this block. A nested block changes nothing.
+        """Do not count the request within this block. A nested block has no further effect.
 
         Args:
-            is_asked_again: whether there must be room when the request counts again.
+            is_asked_again: check the limit when the request counts again at the end of the block.
 
         Raises:
-            TooManyRequestsError: there is no room now. The request counts nevertheless.
+            TooManyRequestsError: the limit is reached. The request counts nevertheless, until it ends.
         """
         if not self._is_taken:
             yield
@@ -95,7 +103,7 @@ class InFlightPlace:
 
 
 class InFlight:
-    """All requests in flight of a server. Belongs to one event loop; times are on its clock."""
+    """All requests in flight of a server. Used on one event loop; times are on its clock."""
 
     def __init__(self, limits: ApiLimits) -> None:
         self.limits = limits
@@ -105,14 +113,14 @@ class InFlight:
         """The callers that have something in flight."""
         self._here: set[str] = set()
         self._before: set[str] = set()
-        """The callers of the current period, and those of the previous period that have not called since; disjoint."""
+        """The callers of the previous period that have not called in the current one."""
         self._since_s = 0.0
 
     def admit(self, caller: str, now_s: float) -> None:
         """Count one more request.
 
         Raises:
-            TooManyRequestsError: the bound is reached, or the caller's share of it.
+            TooManyRequestsError: the limit is reached, or the caller's share of it.
         """
         self._see(caller, now_s)
         self._check_place(caller)
@@ -129,7 +137,7 @@ class InFlight:
         )
 
     def enter(self, caller: str, byte_count: int = 0) -> None:
-        """Count a request and the bytes that have arrived of it, without a check of the bounds."""
+        """Count a request and the bytes of its body so far, without a check of the limits."""
         held = self._held.get(caller)
         if held is None:
             held = self._held[caller] = Held()
@@ -146,7 +154,7 @@ class InFlight:
         """Count a request again after its body has arrived.
 
         Raises:
-            TooManyRequestsError: there is no room now. The request counts nevertheless.
+            TooManyRequestsError: the limit is reached. The request counts nevertheless, until it ends.
         """
         try:
             self._check_place(caller)
@@ -157,7 +165,7 @@ class InFlight:
         """Count bytes of a body that have arrived.
 
         Raises:
-            TooManyRequestsError: together with the other bodies in flight they are too many.
+            TooManyRequestsError: the limit of bytes is reached, or the caller's share of it.
         """
         held = self._held.get(caller)
         if held is None:
@@ -205,7 +213,7 @@ class InFlight:
         if now_s - self._since_s > LATELY_S:
             is_recent = now_s - self._since_s <= 2 * LATELY_S
             self._before = self._here if is_recent else set()
-            # A caller that waits for a response counts as recent, however long it waits.
+            # A caller with a request in flight counts as recent, however long ago it sent the request.
             self._before.update(self._held)
             self._here = set()
             self._since_s = now_s

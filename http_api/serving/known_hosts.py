@@ -1,8 +1,9 @@
-"""Names by which callers without credentials may reach a node.
+"""Protection against DNS rebinding: the host names under which clients without credentials may call a node.
 
-A page of another site may let its own name resolve to a node's address (DNS rebinding). The browser then takes the node
-for the page's own origin. The page can read and write everything that needs no credentials. Only the ``Host`` header
-shows this, because it has the page's name. So a name that a stranger may register is accepted only if it is known.
+The owner of a web site can let the site's name resolve to the address of a node. A browser then treats the node as the
+site's own origin, and the site's pages can read and write everything that needs no credentials. Such a request has the
+site's name in the ``Host`` header. So without credentials, only these names are accepted: names of the cluster,
+configured names, and names that cannot be registered in public DNS.
 """
 
 import ipaddress
@@ -16,16 +17,17 @@ from milena.model.errors import ForbiddenError
 
 ANY = "*"
 LOCAL = ("localhost", ".localhost", ".cluster.local", ".svc", ".internal", ".home.arpa")
-"""Names that cannot be registered. A name without a dot cannot be registered either."""
+"""Names and endings that cannot be registered in public DNS. Names without a dot cannot be registered either."""
 
 _ACCEPTED_MAX = 1024
 _HEADER = re.compile(r"(?:\[([0-9A-Fa-f:.%]+)\]|([^:\[\]]*))(?::[0-9]*)?")
 
 
 class KnownHosts:
-    """The names of one cluster. Belongs to the event loop of its server.
+    """The accepted host names of one cluster. Used on the event loop of its server.
 
-    ``allowed``: further names. One that starts with a dot stands for all names with this ending, ``*`` for every name.
+    ``allowed`` are configured names. A name with a dot at its start stands for all names with this ending, and ``*``
+    for every name.
     """
 
     def __init__(self, allowed: Collection[str], metadata: MetadataPort) -> None:
@@ -36,7 +38,7 @@ class KnownHosts:
         self._accepted: set[str] = set()
 
     def check_stranger(self, principal: str, header: str | None) -> None:
-        """Run ``check`` for a caller without proven credentials: a page may have sent the request.
+        """Run ``check`` if the caller has no credentials, because a web page may have sent the request.
 
         Raises:
             ForbiddenError: see ``check``.
@@ -45,10 +47,10 @@ class KnownHosts:
             self.check(header)
 
     def check(self, header: str | None) -> None:
-        """Refuse a request whose ``Host`` is not a name of the cluster. Clients of HTTP/1.0 may omit it.
+        """Refuse a request whose ``Host`` is no accepted name. A request without ``Host`` (HTTP/1.0) is accepted.
 
         Raises:
-            ForbiddenError: a page may have sent the request. The message says what to do.
+            ForbiddenError: the name is not accepted; the message says how to allow it.
         """
         if header is None or ANY in self._names:
             return

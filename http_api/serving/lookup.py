@@ -1,4 +1,4 @@
-"""Topics and partitions that a path names, found in the replicated state or refused."""
+"""Look up the topic and the partition in a path, in the replicated state."""
 
 from collections.abc import Mapping
 
@@ -14,19 +14,19 @@ async def find_topic(call: Call) -> Topic:
     """Return the topic that the path names.
 
     Raises:
-        TopicNotFoundError: there is none.
+        TopicNotFoundError: there is no such topic.
     """
     return await call.ports.metadata.topic(call.names["topic"])
 
 
 async def find_partition(call: Call) -> tuple[Topic, int, Partition]:
-    """Return the partition that the path names, as this node knows it.
+    """Return the partition in the path, as this node knows it.
 
-    A caller that looks for a leader does not wait for a majority.
+    If this node knows the partition, the quorum is not asked, so that clients find a leader even without a majority.
 
     Raises:
-        TopicNotFoundError, PartitionNotFoundError: there is none, as a majority confirms.
-        NoQuorumError: there is none here, and no majority responded.
+        TopicNotFoundError, PartitionNotFoundError: it does not exist, as a majority confirms.
+        NoQuorumError: this node does not know the partition, and no majority responded.
     """
     metadata = call.ports.metadata
     partition = partition_number(call)
@@ -48,7 +48,7 @@ def partition_number(call: Call) -> int:
     """Return the number of a partition in the path, whether or not the partition exists.
 
     Raises:
-        PartitionNotFoundError: the text is not a number, or not one that a partition can have.
+        PartitionNotFoundError: the text is no number, or has too many digits.
     """
     return parse_partition(call.names)
 
@@ -57,7 +57,7 @@ def parse_partition(names: Mapping[str, str]) -> int:
     """Return the partition number among the names of a path.
 
     Raises:
-        PartitionNotFoundError: the text is not a number, or not one that a partition can have.
+        PartitionNotFoundError: the text is no number, or has too many digits.
     """
     text = names["partition"]
     if text.isascii() and text.isdigit() and len(text) <= _PARTITION_DIGITS_MAX:
@@ -66,7 +66,7 @@ def parse_partition(names: Mapping[str, str]) -> int:
 
 
 def partitions_of(call: Call, topic: Topic) -> list[tuple[int, Partition]]:
-    """Return the topic's partitions that this node's image has."""
+    """Return number and state of the topic's partitions, as far as this node's image has them."""
     image = call.ports.metadata.image
     states = ((p, image.partition(topic.topic_id, p)) for p in range(topic.partition_count))
     return [(partition, state) for partition, state in states if state is not None]

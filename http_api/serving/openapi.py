@@ -1,8 +1,7 @@
-"""The API's description: an OpenAPI 3.1 document, made from the table of routes and the table of errors.
+"""Generate the API's OpenAPI 3.1 document from the table of routes and the table of errors. Pure.
 
-Pure: routes in, JSON out. A route declares its special parts. This module adds what follows from the route's kind: a
-request with a body may be too large, a response in v2's type may not be acceptable, and so on. Equal parts become
-components, so the document stays small.
+A route declares only what is special about it. This module adds what follows from the route's kind: for example, a
+request with a body may be too large. Equal parts become components, so that the document stays small.
 """
 
 from collections.abc import Iterable, Mapping
@@ -104,12 +103,12 @@ HEADERS: Mapping[str, tuple[str, str]] = {
         'topic and next offset, as far as the answer tells of it, `"9f3a12bc44de.42"`: a write can name it',
     ),
 }
-"""Headers of responses: type and meaning."""
+"""Descriptions of response headers by name."""
 
 _RETRY_STATUSES = (429, 503)
 
 _ENVELOPES = {412: CONDITION_FAILED}
-"""The shapes of errors that have more than code and message, by status."""
+"""The shapes of errors with more fields than code and message, by status."""
 
 _FAULTS = [row for row in ERROR_TABLE.values() if row.status == 500] + [UNLISTED_ERROR]
 
@@ -136,7 +135,7 @@ def make_document(routes: Iterable[Route]) -> Object:
         },
         "servers": [{"url": "/", "description": "the node that gave this document, or any other"}],
         "tags": [{"name": tag, "description": _TAGS[tag]} for tag in Tag],
-        # Any of these, or none if the cluster asks for no credentials.
+        # The empty object means that no credentials are needed, which is true for clusters without access control.
         "security": [{}, {"token": []}, {"password": []}],
         "paths": paths,
         "components": components.finished(),
@@ -147,7 +146,7 @@ def errors_of(route: Route) -> tuple[type[MilenaError], ...]:
     """Return all errors that a route may respond with, including those that follow from its kind."""
     implied: list[type[MilenaError]] = [MalformedRequestError]
     if not route.access.is_public:
-        # A node that cannot authenticate callers is not ready for them.
+        # ``NotReadyError``: a node without current access data cannot authenticate callers.
         implied += [UnauthenticatedError, NotReadyError, TooManyRequestsError]
     if route.access.needs is not None or route.access.has_more:
         implied.append(ForbiddenError)

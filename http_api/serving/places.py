@@ -1,8 +1,8 @@
-"""Open streams: their bound, how they all end, and how long their sources retry.
+"""Open streams: their limit, how all of them end, and how long their sources retry.
 
-Callers share the bound as they share requests in flight (``http_api.serving.in_flight``). If more than half is taken, a
-caller gets at most an equal share, and the last eighth is for callers without a stream. A stream may never end, so an
-early share would not shrink. Hence no caller has more than half.
+Callers share the limit of streams as they share that of requests in flight (``http_api.serving.in_flight``). In
+addition, no caller may have more than half of all streams. Streams may never end, so a caller that came first would
+otherwise keep most of them when others arrive.
 """
 
 import asyncio
@@ -14,42 +14,42 @@ from http_api.serving.in_flight import FOR_NEWCOMERS, fits
 from milena.model.errors import NotLeaderError, TooManyRequestsError, UnavailableError
 
 KEEP_ALIVE_MS = 20_000
-"""How often a source without data sends a sign of life. Proxies commonly close a silent connection after 60 s."""
+"""Interval in which a stream without data sends an empty line or comment. Many proxies close silent ones after 60 s."""
 
 
 PIECE_BYTES = 256 << 10
-"""The amount read at a time, both stored and decompressed, or one batch. A slow reader costs no more."""
+"""The most bytes that a stream reads at a time, stored and decompressed (at least one batch): its memory if slow."""
 
 RETRY_S_FIRST, RETRY_S_MAX, RETRY_S_TOTAL = 0.1, 2.0, 30.0
-"""Waits between retries while a partition cannot be read, and the time after which the stream gives up (seconds).
+"""First and longest wait between retries while a partition cannot be read, and the total time, in seconds.
 
-After that, another node may know more.
+After the total time the stream ends, and its client may try another node.
 """
 
 
 class Streams:
-    """All open streams. Belongs to one event loop."""
+    """All open streams of a server. Used on one event loop."""
 
     def __init__(self, most: int) -> None:
         self._most = most
-        # One caller may have all of a bound that is too small to share.
+        # If the limit is below ``FOR_NEWCOMERS``, one caller may have all streams.
         self._own_most = most - FOR_NEWCOMERS // 2 * (most // FOR_NEWCOMERS)
         self._ends: set[asyncio.Timeout] = set()
         self._count = 0
         self._held: Counter[str] = Counter()
-        """The number of streams, by caller."""
+        """Number of streams by caller."""
         self.ended_count = 0
-        """How often ``end_all`` was called."""
+        """Number of calls of ``end_all``."""
 
     def __len__(self) -> int:
         return self._count
 
     @contextmanager
     def place(self, caller: str, count: int = 1) -> Iterator[None]:
-        """Take ``count`` places among the streams within this block.
+        """Count ``count`` streams for this caller within the block.
 
         Raises:
-            TooManyRequestsError: the bound is reached, or the caller's share of it.
+            TooManyRequestsError: the limit is reached, or the caller's share of it.
         """
         own = self._held[caller]
         callers = len(self._held) + (caller not in self._held)
@@ -71,7 +71,7 @@ class Streams:
 
     @contextmanager
     def ending_with(self, end: asyncio.Timeout) -> Iterator[None]:
-        """Let ``end_all`` end this timeout."""
+        """Within this block, let ``end_all`` expire the timeout, which ends the stream."""
         self._ends.add(end)
         try:
             yield
@@ -79,7 +79,7 @@ class Streams:
             self._ends.discard(end)
 
     def end_all(self) -> None:
-        """End every stream cleanly. Streams that start later continue."""
+        """End every open stream as if it were complete, or with an error. Streams that start later are not affected."""
         now = asyncio.get_running_loop().time()
         self.ended_count += 1
         ends, self._ends = self._ends, set()
@@ -99,7 +99,7 @@ async def pause(seconds: float) -> None:
 
 
 class Retries:
-    """Waits between retries. Each is twice as long as the previous one, up to a total time."""
+    """Waits between retries. Each wait is twice as long as the one before, up to a total time."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -111,7 +111,7 @@ class Retries:
         self._failing_since: float | None = None
 
     async def wait_after(self, error: UnavailableError | NotLeaderError) -> None:
-        """Wait before the next retry, or raise the error if the total time is over."""
+        """Wait before the next retry; raise ``error`` if the total time has passed."""
         now = self._loop.time()
         if self._failing_since is None:
             self._failing_since = now

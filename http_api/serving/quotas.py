@@ -1,13 +1,14 @@
 """Quotas of a node for each caller: requests and bytes in both directions per second, and counts.
 
-Rates are token buckets that hold two seconds. The cost of a request is known at its end, so bytes are charged then. A
-caller that has spent too much waits before its next request: the node waits a short time, and refuses a longer wait
-with ``Retry-After``. Quotas hold per node, as Kafka's hold per broker: a caller of three nodes may take three times as
-much.
+A rate is a token bucket that holds two seconds of the rate. Bytes are charged at the end of a request, when their
+number is known. A caller that has used too much must wait before its next request: the node delays the request for a
+short time, and refuses a longer wait with ``Retry-After``. Quotas hold per node, as Kafka's hold per broker. So a
+caller of three nodes may use three times as much.
 
-The replicated state bounds a caller by user and client id. The most specific entity with a bound for a key counts, and
-all callers under the entity's names share one bucket. Without such an entity the node's own options bound each caller:
-its principal, or its address if the cluster asks for no credentials.
+The replicated state has quotas for entities: a user, a client id, or both. For each key, the most specific entity that
+matches the caller and has a limit counts, and all callers that match this entity share its bucket. If no entity
+matches, the node's options limit each caller by its principal, or by its address if the cluster requires no
+credentials.
 
 Source: KIP-13, KIP-124, KIP-546. Pure; times are monotonic s.
 """
@@ -28,16 +29,16 @@ from raft_meta.machine.image import Quota, QuotaEntity
 
 BURST_S = 2.0
 WAIT_S_MAX = 0.2
-"""The longest wait of a request in the node. A client that must wait longer is told so."""
+"""The longest time for which the node delays a request, in seconds. If more is needed, the request is refused."""
 FULL_RETRY_S = 1.0
-"""When to retry after a count is reached: the node cannot know when one of them ends."""
+"""The value of ``Retry-After`` if a count is reached, in seconds. The node cannot know when the count falls again."""
 CALLERS_MAX = 10_000
 
 _CLIENT_ID = re.compile(CLIENT_ID)
 
 
 class Payer(NamedTuple):
-    """A caller that uses the node's capacity."""
+    """A caller, as quotas see it."""
 
     name: str
     """The principal; the address if the cluster asks for no credentials."""
@@ -48,7 +49,7 @@ class Payer(NamedTuple):
 def payer_of(principal: str, address: str | None, client_id: str | None) -> Payer:
     """Return the payer of a request.
 
-    ``principal`` is empty if the cluster asked for no credentials. A malformed client id counts as none.
+    ``principal`` is empty if the cluster requires no credentials. A malformed client id is ignored.
     """
     is_said = client_id is not None and _CLIENT_ID.fullmatch(client_id) is not None
     said = client_id if is_said and client_id else ""
@@ -58,16 +59,16 @@ def payer_of(principal: str, address: str | None, client_id: str | None) -> Paye
 
 
 class Bound(NamedTuple):
-    """The amount of one thing that a caller may take, together with all callers that share the bound."""
+    """A limit that applies to a caller, together with all callers that share it."""
 
     owner: tuple[str, str]
-    """The name of the caller and the client id. An empty part stands for all of them."""
+    """The callers that share the limit, by user (or principal, or address) and client id; empty: all of them."""
     amount: int
 
 
 @dataclass(slots=True)
 class QuotaUse:
-    """The use that still counts, as of ``since_s``."""
+    """The fill of one token bucket at the time ``since_s``: ``spent`` is the use that was not refilled yet."""
 
     since_s: float
     spent: float = 0.0
@@ -90,7 +91,7 @@ class Quotas:
         self._replicated = replicated
         self._quotas = replicated()
         self._bounds: dict[Payer, _Bounds] = {}
-        """Bounds derived from ``_quotas``."""
+        """A cache of the limits of each caller, computed from ``_quotas``."""
         self._uses: dict[tuple[QuotaKey, tuple[str, str]], QuotaUse] = {}
         self._places: dict[tuple[QuotaKey, tuple[str, str]], int] = {}
 
@@ -100,7 +101,7 @@ class Quotas:
         return bool(self._defaults or self._replicated())
 
     def bound(self, payer: Payer, key: QuotaKey) -> Bound | None:
-        """Return a caller's bound for a key, or None: it has none."""
+        """Return a caller's limit for a key; None without one."""
         return self._bounds_of(payer).get(key)
 
     def charge(
@@ -112,7 +113,7 @@ class Quotas:
         bytes_in: int = 0,
         bytes_out: int = 0,
     ) -> None:
-        """Count the use of a caller."""
+        """Charge the use to the caller's buckets."""
         bounds = self._bounds_of(payer)
         for key, amount in zip(_RATES, (requests, bytes_in, bytes_out), strict=True):
             bound = bounds.get(key)
@@ -143,10 +144,10 @@ class Quotas:
         return wait_s
 
     def check_count(self, payer: Payer, key: QuotaKey, present: int, more: int = 1) -> None:
-        """Refuse ``more`` of a thing in addition to the ``present`` ones.
+        """Check that ``present`` plus ``more`` is within the caller's limit for a count, such as connections.
 
         Raises:
-            QuotaExceededError: the sum is above the caller's bound.
+            QuotaExceededError: the sum is above the limit.
         """
         bound = self.bound(payer, key)
         if bound is not None and present + more > bound.amount:
@@ -157,10 +158,10 @@ class Quotas:
 
     @contextmanager
     def place(self, payer: Payer, key: QuotaKey, count: int = 1) -> Iterator[None]:
-        """Count ``count`` more of a thing for the caller within this block.
+        """Within this block, count ``count`` more for the caller, for example streams.
 
         Raises:
-            QuotaExceededError: the sum is above its bound.
+            QuotaExceededError: the sum is above the caller's limit.
         """
         bound = self.bound(payer, key)
         if bound is None:
@@ -203,7 +204,7 @@ class Quotas:
         use = self._uses.pop((key, bound.owner), None)
         if use is None:
             if len(self._uses) >= CALLERS_MAX:
-                # The caller whose last use is longest ago.
+                # Forget the bucket whose last use is longest ago.
                 del self._uses[next(iter(self._uses))]
             use = QuotaUse(now_s)
         passed_s = now_s - use.since_s
@@ -215,7 +216,7 @@ class Quotas:
 
 
 def _entities_of(payer: Payer) -> tuple[QuotaEntity, ...]:
-    """Return the entities whose quotas may bind a caller, the most specific first: the order of KIP-546."""
+    """Return the entities whose quotas match a caller, the most specific first, in the order of KIP-546."""
     clients = (payer.client_id, EVERY) if payer.client_id else (EVERY,)
     return (
         *((user, client) for user in (payer.user, EVERY) for client in (*clients, "")),

@@ -1,6 +1,6 @@
 """Counts and durations of requests by route, in Prometheus' text format.
 
-The data are plain dictionaries of one event loop: one update per request must cost less than a microsecond.
+The counts are in plain dictionaries that one event loop uses, because an update must cost less than a microsecond.
 """
 
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ class RequestMetrics:
     by_route: dict[tuple[str, str], _RouteTimes] = field(default_factory=dict)
 
     def observe(self, method: str, path: str, status: int, seconds: float) -> None:
-        """Count one request. ``path`` is the route's, so topic names do not become labels."""
+        """Count one request. ``path`` is that of the route, such as ``/topics/{topic}``."""
         key = (method, path, status)
         self.by_status[key] = self.by_status.get(key, 0) + 1
         times = self.by_route.get((method, path))

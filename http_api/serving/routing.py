@@ -1,7 +1,7 @@
-"""Paths to handlers: a tree that finds a route by the segments of a path.
+"""Find the route of a request, with a tree over the segments of paths.
 
-Names in paths are percent-decoded one segment at a time, so an encoded slash stays inside its name. A verb may follow a
-name (``{name}:verb``). A trailing slash has no meaning. Control characters in a name are refused first.
+Each segment is percent-decoded by itself, so a name may contain an encoded slash. A verb may follow a name
+(``{name}:verb``). A slash at the end is ignored. Names with control characters are refused.
 """
 
 import re
@@ -15,14 +15,14 @@ from http_api.serving.endpoint import Route
 from milena.model.errors import MalformedRequestError, RouteNotFoundError
 
 _FOUND_MAX = 4096
-"""The number of paths that are remembered. The longest have 8190 bytes, so 32 MB at most; usually 1 MB."""
+"""Number of results that are cached. A path has at most 8190 bytes, so they take 32 MB at most, and usually 1 MB."""
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _PLAIN = re.compile(r"[!-$&-~]+")
 """Visible ASCII without a percent sign needs no decoding."""
 
 _ALIKE = 2
-"""The number of last segments that tell the subject of a path: ``topics/{topic}``."""
+"""Number of last segments by which a path is compared to others for a hint, such as ``topics/{topic}``."""
 
 _CONTROL_PICTURES = 0x2400
 
@@ -38,17 +38,14 @@ class _Node:
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """A route and the names of its path."""
+    """A route and the values of its path's parameters, by name."""
 
     route: Route
     names: Mapping[str, str]
 
 
 class Router:
-    """Finds the route of a request; never changes once built.
-
-    Clients request the same few paths repeatedly, so a bounded number of results is cached.
-    """
+    """Finds the route of a request. Immutable, except for a cache of results: clients repeat the same few paths."""
 
     def __init__(self, routes: Iterable[Route]) -> None:
         self._root = _Node()
@@ -73,12 +70,12 @@ class Router:
         self._routes.append(route)
 
     def _find(self, method: str, raw_path: str) -> Match:
-        """Return the route of a request and the names of its path. ``find`` is this method with a cache.
+        """Return the route of a request and the parameters in its path. ``find`` is this method with a cache.
 
         Raises:
-            RouteNotFoundError: no endpoint at this path.
-            MethodNotAllowedError: there is one, for other methods.
-            MalformedRequestError: a control character, or bytes that are not UTF-8, in a name.
+            RouteNotFoundError: no endpoint has this path.
+            MethodNotAllowedError: endpoints with this path have other methods.
+            MalformedRequestError: a name has a control character, or is not UTF-8.
         """
         try:
             node, values = self._walk(raw_path)
@@ -100,12 +97,15 @@ class Router:
         """Return the methods of a path, in the form of an ``Allow`` header.
 
         Raises:
-            RouteNotFoundError: no endpoint at this path.
+            RouteNotFoundError: no endpoint has this path.
         """
         return allowed_methods(self._walk(raw_path)[0].routes)
 
     def _elsewhere(self, method: str, raw_path: str) -> str:
-        """Return the end of a refusal: paths with the same ending that have this method (v3's ``DELETE /topics/x``)."""
+        """Return the end of an error message: paths that end in the same way and have this method; empty without one.
+
+        For ``DELETE /topics/x``, it names the path of v3.
+        """
         tail = _segments(raw_path)[-_ALIKE:]
         found = [
             f"{method} {route.path}"
@@ -162,7 +162,7 @@ def decode_segment(part: str) -> str:
     """Return a percent-decoded name.
 
     Raises:
-        MalformedRequestError: it has a control character (shown as its picture), or is not UTF-8.
+        MalformedRequestError: the name has a control character (the message shows a symbol for it), or is not UTF-8.
     """
     try:
         name = unquote(part, errors="strict")
@@ -177,7 +177,7 @@ def check_name(name: str) -> None:
     """Refuse a name with control characters, from any source.
 
     Raises:
-        MalformedRequestError: it has one (shown as its picture).
+        MalformedRequestError: the name has one; the message shows a symbol for it.
     """
     if _CONTROL.search(name):
         shown = _CONTROL.sub(_picture, name)
@@ -185,10 +185,10 @@ def check_name(name: str) -> None:
 
 
 def check_no_dots(what: str, name: str) -> None:
-    """Refuse a new name that clients take for a step in a path, and so remove from it.
+    """Refuse a new name ``.`` or ``..``, because clients remove such segments from paths before they send them.
 
     Raises:
-        MalformedRequestError: it is ``.`` or ``..``.
+        MalformedRequestError: the name is ``.`` or ``..``.
     """
     if name in {".", ".."}:
         raise MalformedRequestError(
@@ -202,7 +202,7 @@ def _picture(match: re.Match[str]) -> str:
 
 
 def allowed_methods(methods: Iterable[str]) -> str:
-    """Return the methods and those that come with them: ``GET, HEAD, OPTIONS, POST``."""
+    """Return the methods with ``OPTIONS``, and with ``HEAD`` if there is ``GET``, such as ``GET, HEAD, OPTIONS``."""
     names = {*methods, "OPTIONS"}
     if "GET" in names:
         names.add("HEAD")

@@ -16,7 +16,7 @@ from milena.model.turns import Turns
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shared:
-    """Values that all calls of a server share."""
+    """The state that all requests of a server share."""
 
     ports: Ports
     in_flight: InFlight
@@ -27,14 +27,14 @@ class Shared:
     quotas: Quotas
     group_shares: GroupShares
     contained: ContainedErrors
-    """Takes unexpected errors."""
+    """Counts and logs unexpected errors."""
     description: bytes
-    """The OpenAPI document. It never changes while the server runs."""
+    """The OpenAPI document as JSON; constant."""
 
     def typed(self, error: BaseException, request_id: str) -> MilenaError:
-        """Return the error that the caller gets. An unexpected error is reported first.
+        """Return the error for the client: ``error`` itself, or an ``InternalError`` for an unexpected one.
 
-        Only this method contains errors of requests on the API port.
+        An unexpected error is counted and logged. All code of the API port passes its errors through this method.
         """
         if isinstance(error, MilenaError):
             return error

@@ -1,7 +1,7 @@
-"""Parameters, conditions and transactions that an endpoint does not know: the request is refused.
+"""Refuse requests with parameters, conditions or a transaction header that the endpoint does not support.
 
-Otherwise a client that misspells ``acks``, writes under ``If-Match`` or commits offsets within a transaction would
-believe that the node complied.
+If they were ignored, a client could rely on an effect that does not happen. For example, it could misspell ``acks``, or
+send ``If-Match`` to an endpoint without conditions.
 """
 
 from collections.abc import Collection
@@ -15,14 +15,14 @@ from http_api.serving.endpoint import Route
 from milena.model.errors import MalformedRequestError
 
 CONDITIONS = ("If-Match", "If-None-Match", "If-Modified-Since", "If-Unmodified-Since", "If-Range")
-"""Headers that make a request conditional. An endpoint that supports one declares it."""
+"""Headers that make a request conditional. An endpoint must declare those that it supports."""
 
 TRANSACTION_HEADER = "Milena-Transaction"
-"""Makes a write part of a transaction. An endpoint that supports it declares it."""
+"""The header that makes a write part of a transaction. An endpoint must declare it to support it."""
 
 _READS = frozenset({"GET", "HEAD"})
 _REFUSED_OF_READS = ("If-Match", "If-Unmodified-Since", "If-Range")
-"""The conditions that a read refuses. Caches send the others to revalidate: a full response answers those."""
+"""Conditions that are refused for reads. Caches send the others to revalidate, and a full response is correct then."""
 
 
 _FORMAT_NAMES = frozenset({"format", "keys"})
@@ -32,7 +32,7 @@ def check_known(route: Route, request: web.BaseRequest) -> None:
     """Refuse parameters and headers that the endpoint does not know.
 
     Raises:
-        MalformedRequestError: a parameter of the query, a condition or a transaction; the message names it.
+        MalformedRequestError: the endpoint does not support a query parameter, a condition or the transaction header.
     """
     check_query(route, request.rel_url.raw_query_string)
     headers = request.headers
@@ -52,7 +52,7 @@ def check_query(route: Route, raw_query: str) -> None:
     """Refuse a query parameter that the endpoint does not know.
 
     Raises:
-        MalformedRequestError: there is one, or the query string cannot be read.
+        MalformedRequestError: a parameter is unknown, or the query string is invalid.
     """
     if not raw_query:
         return
@@ -64,7 +64,7 @@ def check_query(route: Route, raw_query: str) -> None:
 
 
 def _hint_of_format(name: str, route: Route) -> str | None:
-    """Return where a write says the format of its records, if the parameter looks like an attempt to say it."""
+    """Return a hint that ``Content-Type`` sets the record format, if an unknown parameter looks like a format."""
     if name not in _FORMAT_NAMES or route.body is None or TEXT_V2_TYPE not in route.body.content:
         return None
     return f"the Content-Type says how keys and values are written, such as {TEXT_V2_TYPE}"
@@ -80,6 +80,9 @@ def _hint(name: str, known: Collection[str]) -> str:
 
 
 def nearest(name: str, known: Collection[str], *, likeness: float = 0.6) -> str | None:
-    """Return the known name that a client may have meant. ``likeness``: from 0, anything, to 1, equal."""
+    """Return the known name most similar to ``name``; None if none is similar enough.
+
+    ``likeness`` is the least similarity: 0 accepts any name, 1 only an equal one.
+    """
     found = get_close_matches(name.lower(), sorted(known), n=1, cutoff=likeness)
     return found[0] if found else None

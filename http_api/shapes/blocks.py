@@ -1,7 +1,7 @@
 """Building blocks of JSON Schemas (draft 2020-12, which OpenAPI 3.1 uses).
 
-A named schema is a ``Shape``. Other schemas contain the object itself, which becomes a ``$ref`` when the document is
-made. This module does not depend on routes.
+A schema with a name is a ``Shape``. Other schemas contain the ``Shape`` object itself, which becomes a ``$ref`` when
+the OpenAPI document is generated.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ Json = None | bool | int | float | str | Sequence["Json"] | Mapping[str, "Json"]
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A schema with its own name. ``example`` is valid under it, or None if its fields show enough."""
+    """A schema with a name. ``example`` is a valid value, or None if the fields need no example."""
 
     name: str
     schema: "Schema"
@@ -30,7 +30,7 @@ class Shape:
 SchemaPart = Json | Shape | Mapping[str, "SchemaPart"] | Sequence["SchemaPart"]
 Schema = Mapping[str, SchemaPart]
 Part = Schema | Shape
-"""A value in a place where JSON Schema expects a schema."""
+"""A schema with or without a name."""
 
 
 def text(description: str = "", **more: SchemaPart) -> Schema:
@@ -64,7 +64,7 @@ def anything(description: str = "") -> Schema:
 
 
 def nothing(description: str = "") -> Schema:
-    """Always null: a field that other servers fill."""
+    """Return the schema of a field that is always null here, but has values in other servers with this API."""
     return _described({"type": "null"}, description)
 
 
@@ -74,7 +74,7 @@ def base64(description: str = "") -> Schema:
 
 
 def raw_bytes(description: str = "") -> Schema:
-    """A body that is not JSON. Draft 2020-12 has no word for it; generators of clients know this one."""
+    """A body that is not JSON. The format ``binary`` is not in draft 2020-12, but generators of clients know it."""
     return text(description, format="binary")
 
 
@@ -97,7 +97,7 @@ def nullable(part: Part) -> Schema:
     assert isinstance(kinds, list), kinds
     words = part.get("enum")
     assert words is None or isinstance(words, list | tuple), words
-    # An ``enum`` excludes every other value, even null of an allowed type.
+    # An ``enum`` must list null too, even if ``type`` allows null.
     more: Schema = {} if words is None else {"enum": [*words, None]}
     return {**part, "type": [*kinds, "null"], **more}
 
@@ -118,7 +118,7 @@ def fields(
     *,
     is_closed: bool = False,
 ) -> Schema:
-    """An object. ``is_closed``: unknown fields are refused, as in every request. Responses may get more fields."""
+    """An object with these fields. ``is_closed``: other fields are refused, as in requests. Responses stay open."""
     schema: dict[str, SchemaPart] = {
         "type": "object",
         "properties": {**required, **(optional or {})},

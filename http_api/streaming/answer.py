@@ -1,12 +1,13 @@
-"""A stream as it is sent: piece by piece, as long as its client stays.
+"""Send a stream: a response whose body arrives in pieces, until its source ends or its client disconnects.
 
-A stream is a source (an asynchronous generator of pieces of the body) and a client. It does not count as a request in
-flight. The server asks for a piece once the previous one is on its way. So a slow client costs one piece and the bytes
-in its socket. A source that has waited long enough for a sign of life yields nothing (``b""``).
+The source is an asynchronous generator of pieces of the body. The server asks for a piece when the previous one was
+sent. So a slow client costs the memory of one piece and its send buffer. If there are no records for some time, the
+source yields an empty piece (``b""``), and an empty line or comment is sent. A stream does not count as a request in
+flight.
 
-Streams end with their source or with their client. All end at once when the node is about to stop. The body of a stream
-that follows then ends as if it were complete, and its client resumes on another node. A stream that does not follow
-ends with an error: otherwise its client would take the part for the whole.
+When the node is about to stop, all streams end. A stream that follows a partition then ends as if it were complete, and
+its client continues on another node. A stream with an end of its own ends with an error. Otherwise its client would
+mistake the first part for the whole.
 """
 
 import asyncio
@@ -36,13 +37,13 @@ async def stream_answer(
     is_following: bool,
     places: int = 1,
 ) -> web.StreamResponse:
-    """Send the pieces that the source yields. An error before its first piece becomes an ordinary error response.
+    """Send the pieces of a source. An error before the first piece becomes an ordinary error response.
 
-    ``places``: the number of places that it takes among the streams.
+    ``places`` is the number of streams as which the response counts.
 
     Raises:
-        TooManyRequestsError: the bound on streams is reached.
-        QuotaExceededError: the caller's bound on streams is reached.
+        TooManyRequestsError: the limit of streams is reached, or the caller's share of it.
+        QuotaExceededError: the caller's quota of streams is used up.
     """
     async with aclosing(pieces):
         quotas = call.shared.quotas
@@ -71,7 +72,7 @@ async def _send(
     response = web.StreamResponse(
         headers=[
             ("Content-Type", kind.value),
-            # Otherwise caches would keep it, and nginx would buffer it.
+            # These headers keep caches from storing the stream, and nginx from buffering it.
             ("Cache-Control", "no-store"),
             ("X-Accel-Buffering", "no"),
             *call.own_headers,
@@ -90,10 +91,10 @@ async def _send(
                     call.rights.check_again()
                     await response.write(piece or framing.keep_alive(kind))
                     await call.pay_piece(piece)
-                    # A client that reads everything at once must not keep others waiting.
+                    # Let other requests run, even if the source has records and the client reads fast.
                     await one_turn()
     except TimeoutError:
-        # The node is about to stop.
+        # ``end_all`` has expired the timeout, because the node is about to stop.
         if is_following:
             return response
         failure: Exception = DrainingError(

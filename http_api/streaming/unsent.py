@@ -1,8 +1,8 @@
-"""Responses that their clients do not read: how long they are kept, and how many bytes of them.
+"""Limits for clients that do not read their responses: of time, and of bytes in send buffers.
 
-Bytes that a client has not read stay in its connection's buffer, and the code that makes the rest of the response
-waits. A client that reads nothing for too long loses its connection. If all buffers together exceed their bound, the
-connection that has waited longest is closed. The request ends with its connection.
+Bytes that a client has not read stay in the send buffer of its connection, and the code that produces the rest of the
+response waits. If a client reads nothing for too long, its connection is closed. If all send buffers together exceed
+their limit, the connection that has waited longest is closed. The request ends with its connection.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from typing import Protocol
 _log = logging.getLogger("http_api")
 
 LOOKS = 4
-"""The number of checks within a client's time."""
+"""Number of checks within the time in which a client must read something."""
 _ACKED_AT = 120
 """The position in ``tcp_info`` of the number of bytes that the other end has acknowledged, since Linux 4.1."""
 _TCP_INFO_BYTES = 192
@@ -27,10 +27,10 @@ class Receiver(Hashable, Protocol):
     """A connection whose client is slow."""
 
     def unsent_bytes(self) -> int:
-        """Return the number of bytes that wait in the connection."""
+        """Return the number of bytes in the send buffer."""
 
     def taken_bytes(self) -> int:
-        """Return the number of bytes that the client has read, or any number that changes when it reads."""
+        """Return the number of bytes that the client has read, or another number that changes when it reads."""
 
     def give_up(self) -> None:
         """Close the connection at once."""
@@ -38,7 +38,7 @@ class Receiver(Hashable, Protocol):
 
 @dataclass(slots=True)
 class _Wait:
-    """``since_s``: when a check last saw that the client had read."""
+    """The state of a watched connection. ``since_s`` is the last time at which the client was seen to have read."""
 
     since_s: float
     taken_bytes: int
@@ -46,10 +46,11 @@ class _Wait:
 
 
 class UnsentAnswers:
-    """All connections that wait for their clients. Belongs to one event loop.
+    """All connections that wait for their clients. Used on one event loop.
 
     Invariants:
-        A timer runs while there are any. ``_bytes`` is the sum of the sizes at the last checks.
+        - a timer runs while there are such connections;
+        - ``_bytes`` is the sum of their send buffers at the last checks.
     """
 
     def __init__(self, *, bytes_max: int, wait_ms_max: int) -> None:
@@ -76,7 +77,7 @@ class UnsentAnswers:
                 self._give_up(min(self._waits, key=lambda one: self._waits[one].since_s))
 
     def discard(self, receiver: Receiver) -> None:
-        """Stop watching the connection: its client keeps up again, or is gone."""
+        """Stop watching a connection, because its client has read enough, or has disconnected."""
         wait = self._waits.pop(receiver, None)
         if wait is not None:
             self._bytes -= wait.unsent_bytes
@@ -112,7 +113,7 @@ class UnsentAnswers:
         self.discard(receiver)
         self.given_up_count += 1
         if not self.given_up_count & (self.given_up_count - 1):
-            # At powers of two: a flood of closed connections must not become a flood of lines.
+            # Log only when the count reaches a power of two. Otherwise many connections would mean as many lines.
             _log.warning(
                 "clients that do not take their answers are given up count=%d waited_s=%.1f",
                 self.given_up_count,
@@ -128,7 +129,7 @@ def _now() -> float:
 def taken_bytes(transport: asyncio.WriteTransport) -> int:
     """Return the bytes that the client has acknowledged; see ``Receiver``.
 
-    The bytes that the kernel accepted tell little: it buffers megabytes for a slow client.
+    The number of bytes that the kernel has accepted would not do, because it buffers megabytes for a slow client.
     """
     connected = transport.get_extra_info("socket")
     try:
@@ -140,7 +141,7 @@ def taken_bytes(transport: asyncio.WriteTransport) -> int:
 
 
 def reset_when_closed(transport: asyncio.WriteTransport) -> None:
-    """Let the close reset the connection. Otherwise the kernel keeps sending its buffer for minutes."""
+    """Make a later close reset the connection. Otherwise the kernel would try to send its buffer for minutes."""
     connected = transport.get_extra_info("socket")
     with suppress(AttributeError, OSError):
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

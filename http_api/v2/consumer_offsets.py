@@ -1,8 +1,8 @@
 """v2: committed offsets of a REST consumer's group, and commits.
 
-Proxies disagree about the meaning of a committed offset. Under ``partitions``, and as ``next_offset``, it is the next
-record to read. Under ``offsets`` some proxies take it as the last record that was read, others as the next one: the
-consumer chooses.
+Proxies of other makers disagree about the meaning of a committed offset. In ``partitions``, and as ``next_offset``, it
+is the offset of the next record to read. In ``offsets``, it is that of the last record that was read for some proxies,
+and that of the next record for others. A setting of the consumer chooses between the two.
 """
 
 from collections.abc import Iterable, Iterator
@@ -39,7 +39,7 @@ _NOT_COMMITTED = -1
 
 
 async def commit(call: Call) -> web.Response:
-    """Commit the offsets in the body; without any, those of the delivered records."""
+    """Commit the offsets in the body. An empty body commits all delivered records."""
     fields = Fields(await call.optional_json_body(), "the body", CONSUMER_COMMIT.fields)
     group, instance = await place(call)
     offsets = None
@@ -51,7 +51,7 @@ async def commit(call: Call) -> web.Response:
     elif fields.has("partitions"):
         offsets = list(_offsets(fields, "partitions", 0))
     if offsets is None:
-        # This commit passes over the delivered records, so it needs the right to read them.
+        # This commit marks the delivered records as read, so the caller must have the right to read them.
         await place_to_read(call)
     else:
         topics = {offset.topic for offset in offsets}
@@ -77,7 +77,7 @@ def _offsets(fields: Fields, name: str, step: int) -> Iterator[OffsetToCommit]:
 
 
 async def get_offsets(call: Call) -> web.Response:
-    """Return committed offsets of the partitions in the body or the query; without either, of the assigned ones."""
+    """Return committed offsets of the partitions in the body or the query; without both, of all assigned partitions."""
     type_ = metadata_type(call.header("Accept"))
     group, instance = await place(call)
     body = await call.optional_json_body()

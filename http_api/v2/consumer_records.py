@@ -44,15 +44,15 @@ MAX_BYTES = IntegerParam(
 )
 
 _THREAD_BYTES_MIN = 1 << 20
-"""The size above which another thread encodes the stored batches (bytes)."""
+"""Stored batches above this size, in bytes, are encoded on another thread."""
 
 _ALL = 1 << 62
-"""No further bound: the coordinator has cut the delivery to its bounds already."""
+"""No limit, because the coordinator has already applied the limits to the delivery."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Records as JSON texts, and their ids. ``doubt``: the first record that was damaged."""
+    """Records as JSON texts, and their event ids. ``doubt`` reports the first damaged record; None without one."""
 
     rows: list[bytes]
     ids: list[bytes]
@@ -71,7 +71,7 @@ async def get_records(call: Call) -> web.StreamResponse:
     own_type = type_in_format(call.header("Accept"), own, "the consumer was created for")
     type_ = stream_type(own_type, is_following)
     if call.request.method == "HEAD":
-        # A ``HEAD`` request takes no records.
+        # A ``HEAD`` request must have no effect, so it does not take records from the consumer.
         return bytes_answer(b"", type_.content_type)
     if timeout_ms is not None:
         timeout_ms = min(timeout_ms, limits.fetch_wait_ms_max)
@@ -102,11 +102,11 @@ async def _pieces(
     *,
     is_following: bool,
 ) -> AsyncGenerator[bytes, None]:
-    """Yield the records of one call to the coordinator after another, or of only one."""
+    """Yield the records of calls to the coordinator: of one call, or of one after another (``is_following``)."""
     group, instance = await place(call)
     retries = Retries()
     if is_following:
-        # Starts the response before there are any records.
+        # This empty piece starts the response before there are any records.
         yield b""
         timeout_ms = KEEP_ALIVE_MS
         max_bytes = min(max_bytes or PIECE_BYTES, PIECE_BYTES)
@@ -119,13 +119,13 @@ async def _pieces(
             if not is_following:
                 raise
             await retries.wait_after(error)
-            # The call has waited before it failed. An empty piece shows the client that the stream is alive.
+            # The failed call may have waited for long. Send an empty piece, so that proxies keep the connection open.
             yield b""
             continue
         retries.reset()
         async with _given_back(call, group, instance, delivered):
             written = await _written(call, delivered)
-            # The client may be gone, perhaps before this piece reached it.
+            # If the client disconnects while this piece is sent, ``_given_back`` lets the records be delivered again.
             yield frame(framing, written.rows, written.ids)
         if not is_following:
             return
@@ -135,9 +135,10 @@ async def _pieces(
 async def _given_back(
     call: Call, group: str, instance: str, delivered: Delivered
 ) -> AsyncGenerator[None, None]:
-    """Give the records back if this call fails, so that the next call gets them.
+    """If sending the records fails within this block, let the next call get them again.
 
-    A response under a token is given back only if the caller was refused it. Otherwise the client repeats the token.
+    A delivery with a token is undone only if the client got an error. Otherwise the client repeats the call with the
+    token.
     """
     try:
         yield
@@ -150,11 +151,11 @@ async def _given_back(
 
 
 async def _written(call: Call, delivered: Delivered) -> Rows:
-    """Return all delivered records.
+    """Encode all delivered records.
 
     Raises:
-        ForbiddenError: the caller may not read all of it.
-        ReplicaDamagedError: a record is damaged. A coordinator of this release has checked the records before.
+        ForbiddenError: the caller does not have the right to read one of the topics.
+        ReplicaDamagedError: a record is damaged. Only coordinators of earlier releases deliver unchecked records.
     """
     topics = {delivery.topic for delivery in delivered.deliveries}
     call.rights.authorize(Operation.READ, ResourceType.TOPIC, topics)

@@ -1,4 +1,4 @@
-"""v2: REST consumers: creation, subscription or assignment, seek, deletion. Any node serves any of them."""
+"""v2: REST consumers: creation, subscription or assignment, seek, deletion. Any node serves any consumer."""
 
 from aiohttp import web
 
@@ -41,7 +41,7 @@ _RESETS = ("latest", "earliest", "none")
 COMMIT_OFFSETS = ("last", "next")
 
 FETCH_MIN_BYTES_MAX = 10_000_000
-"""Confluent's bound."""
+"""The limit of ``fetch.min.bytes``, as in Confluent's REST proxy."""
 REQUEST_TIMEOUT_MS_DEFAULT = 1000
 
 _OF_OTHERS = frozenset(
@@ -53,18 +53,18 @@ _OF_OTHERS = frozenset(
         "request.timeout.ms",
     }
 )
-"""Settings that other servers know, and that only look like a misspelt setting of ours."""
+"""Settings of other servers that are similar to one of Milena's, but are not misspelt ones."""
 CONSUMERS_PER_PRINCIPAL_MAX = 10_000
-"""A principal's share of the 50,000 consumers of a cluster. A quota overrides it."""
+"""The most consumers of a principal, out of 50,000 in a cluster. A quota overrides this."""
 _MISSPELT_LIKENESS = 0.8
-"""A likeness above that of any two valid settings, except for those in ``_OF_OTHERS``."""
+"""The similarity from which a setting counts as misspelt. No two valid settings are so similar."""
 
 
 async def place(call: Call) -> tuple[str, str]:
-    """Return group and instance of the path. Only a consumer's creator and superusers may use it.
+    """Return group and instance in the path, if the caller may use this consumer: its creator and superusers may.
 
     Raises:
-        ConsumerNotFoundError: it is another principal's. The message does not tell whether it exists.
+        ConsumerNotFoundError: the consumer belongs to another principal, or does not exist; the message is the same.
     """
     group, instance = call.names["group"], call.names["instance"]
     rights = call.rights
@@ -74,7 +74,7 @@ async def place(call: Call) -> tuple[str, str]:
     if caller.is_enforced and not caller.is_superuser:
         consumer = call.ports.metadata.image.consumers.get((group, instance))
         if consumer is None:
-            # This node may not have heard of a new consumer.
+            # The consumer may be new, so that this node does not know it yet. Ask the quorum.
             image = await call.ports.metadata.current_image()
             consumer = image.consumers.get((group, instance))
         if consumer is not None and not _is_of(consumer, caller):
@@ -83,20 +83,20 @@ async def place(call: Call) -> tuple[str, str]:
 
 
 async def place_to_read(call: Call) -> tuple[str, str]:
-    """Do as ``place``, and check the rights before records of the consumer are taken or passed over.
+    """Do the same as ``place``, and require the right to read the consumer's topics.
 
-    Records that were taken and then refused would have to be given back, and missing ones could not be refused any
-    more.
+    The check comes before records are taken from the consumer. If it came after, refused records would have to be
+    delivered again.
 
     Raises:
-        ForbiddenError: the caller may not read what the consumer is subscribed to, or assigned.
+        ForbiddenError: the caller may not read the topics of the consumer's subscription or assignment.
     """
     key = await place(call)
     metadata = call.ports.metadata
     try:
         _authorize_reading(call, metadata.image, key)
     except ForbiddenError:
-        # The subscription may have changed on another node a moment ago.
+        # The subscription may have changed a moment ago, and this node does not know it yet. Ask the quorum.
         _authorize_reading(call, await metadata.current_image(), key)
     return key
 
@@ -111,10 +111,10 @@ def _authorize_reading(call: Call, image: Image, key: tuple[str, str]) -> None:
 
 
 def _is_of(consumer: RestConsumer, caller: Caller) -> bool:
-    """Return whether the caller created it, or the cluster was open when it was created."""
+    """Return whether the caller created the consumer, or it was created when the cluster required no credentials."""
     if not consumer.principal:
         return True
-    # An older consumer was created by a previous user of the same name.
+    # If the consumer is older than the user, a deleted user of the same name created it.
     return consumer.principal == caller.principal and consumer.created_index > caller.user_index
 
 
@@ -123,7 +123,7 @@ async def create(call: Call) -> web.Response:
     type_ = metadata_type(call.header("Accept"))
     group = call.names["group"]
     base = base_url(call.request)
-    # Proxies differ in the other settings of a consumer. Unknown ones are ignored.
+    # Clients of other proxies send further settings. Ignore these, unless they look like misspelt ones.
     fields = Fields(await call.optional_json_body(), "the body", None)
     for name in fields.names() - NEW_CONSUMER.fields:
         _refuse_misspelt(name)
@@ -135,7 +135,7 @@ async def create(call: Call) -> web.Response:
 
 
 def _check_count(call: Call) -> None:
-    """Refuse one consumer too many. Two simultaneous requests may both take the last place."""
+    """Refuse a consumer above a limit. Two simultaneous requests may exceed the limit by one."""
     quotas, payer = call.shared.quotas, call.payer
     call.check_groups([call.names["group"]])
     if quotas.bound(payer, QuotaKey.CONSUMER_COUNT) is not None:
@@ -148,7 +148,7 @@ def _check_count(call: Call) -> None:
 
 
 def _check_share(image: Image, owner: str) -> None:
-    """Refuse a consumer if its principal has its share of all consumers, unless a quota sets the bound."""
+    """Refuse a consumer if its principal has ``CONSUMERS_PER_PRINCIPAL_MAX``; the caller checks quotas."""
     if not owner or len(image.consumers) < CONSUMERS_PER_PRINCIPAL_MAX:
         return
     present = sum(consumer.principal == owner for consumer in image.consumers.values())
@@ -160,7 +160,7 @@ def _check_share(image: Image, owner: str) -> None:
 
 
 def _refuse_misspelt(name: str) -> None:
-    """Refuse a misspelt setting of ours: its client would rely on a setting that is ignored."""
+    """Refuse a misspelt setting. If it were ignored, its client would rely on a setting that is not in force."""
     meant = nearest(name, NEW_CONSUMER.fields, likeness=_MISSPELT_LIKENESS)
     if meant is not None and name not in _OF_OTHERS:
         raise InvalidFieldError(f"unknown setting '{name}': did you mean '{meant}'?")
@@ -253,7 +253,7 @@ async def delete(call: Call) -> web.Response:
 
 
 async def subscribe(call: Call) -> web.Response:
-    """Subscribe to topics, or to all whose names match, in place of the previous subscription."""
+    """Replace the subscription: to topics, or to all topics whose names match a pattern."""
     token = read_token(call.query())
     fields = Fields(await call.json_body(), "the body", SUBSCRIBE.fields)
     topics, pattern = fields.strings("topics"), fields.label("topic_pattern")
@@ -275,7 +275,7 @@ async def unsubscribe(call: Call) -> web.Response:
 
 
 async def get_subscription(call: Call) -> web.Response:
-    """Return the consumer's subscription, and the partitions that it has of it."""
+    """Return the consumer's subscription, and the partitions of its topics that are assigned to the consumer."""
     type_ = metadata_type(call.header("Accept"))
     is_seen = call.rights.seen(ResourceType.TOPIC)
     subscription = await call.ports.consumers.subscription(*await place(call))
@@ -293,7 +293,7 @@ async def get_subscription(call: Call) -> web.Response:
 
 
 async def assign(call: Call) -> web.Response:
-    """Assign partitions by hand, without the group's help."""
+    """Assign partitions by hand, instead of by the group."""
     token = read_token(call.query())
     partitions = parse_partitions(await call.json_body())
     call.rights.authorize_subscription({topic for topic, _ in partitions}, None)
@@ -379,14 +379,14 @@ async def _seek_to(call: Call, name: Reset) -> web.Response:
 
 
 async def _seek(call: Call, seeks: list[Seek]) -> web.Response:
-    # Rights first: the response must not tell whether the topics exist.
+    # Check the rights first, so that the response does not reveal whether the topics exist.
     call.rights.authorize_subscription({seek.topic for seek in seeks}, None)
     await call.ports.consumers.seek(*await place(call), seeks)
     return empty_answer()
 
 
 def parse_partitions(body: object) -> list[TopicPartition]:
-    """Return partitions from ``{"partitions": [{"topic", "partition"}]}``, each once."""
+    """Return the partitions in ``{"partitions": [{"topic", "partition"}]}``, without repeated ones."""
     fields = Fields(body, "the body", PARTITIONS_IN.fields)
     check_count(len(fields.required_items("partitions")), "partitions")
     found = (

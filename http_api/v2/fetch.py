@@ -122,7 +122,7 @@ LAST_EVENT_ID = Param(
 )
 
 _THREAD_BYTES_MIN = 2 << 20
-"""The size above which another thread decodes (bytes): that takes milliseconds, in which others would wait."""
+"""Batches above this size, in bytes, are decoded on another thread: on the loop, other requests would wait for ms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +137,7 @@ class FetchOptions:
     is_local: bool
     is_following: bool | None
     format: RecordFormat | None
-    """None: the query does not name one."""
+    """The record format in the query; None: not named."""
     is_verified: bool
     is_uncommitted: bool
 
@@ -177,10 +177,10 @@ def _offset(text: str) -> int | str:
 
 
 def read_timestamp(text: str) -> int:
-    """Return a time of a query, in ms since 1970.
+    """Return the time in a query, in ms since 1970.
 
     Raises:
-        MalformedRequestError: it is neither a number nor ISO-8601.
+        MalformedRequestError: the text is neither a number nor an ISO-8601 time.
     """
     if text.removeprefix("-").isdigit():
         return integer_text("timestamp", text)
@@ -189,7 +189,7 @@ def read_timestamp(text: str) -> int:
 
 
 async def fetch_records(call: Call) -> web.StreamResponse:
-    """Return records from an offset or time on. Wait for some if asked to. A streaming type sends them one by one."""
+    """Return records from an offset or time on, in one body or as a stream. ``timeout`` waits for records."""
     topic = call.names["topic"]
     partition = partition_number(call)
     options = parse_options(call.raw_query)
@@ -223,7 +223,7 @@ async def fetch_records(call: Call) -> web.StreamResponse:
         count=options.count,
         is_verified=options.is_verified,
         has_faults=options.format is not None,
-        # Decompressed records may exceed the stored size by this much, and no more.
+        # ``bytes_max`` limits the decompressed size, which may be far above the stored size.
         bytes_max=limits.fetch_bytes_max,
     )
     records = await _encode(result, wanted)
@@ -285,7 +285,7 @@ def _last_stable_offset(result: FetchResult) -> int:
 
 
 def fetch_answer(result: FetchResult, records: RecordsBody) -> PlainAnswer:
-    """Return the response. Its headers tell the state of the partition and the next offset."""
+    """Return the response, with the partition's offsets and the next offset in headers."""
     return PlainAnswer(
         records.body,
         records.content_type,

@@ -40,7 +40,7 @@ async def list_topics(call: Call) -> web.Response:
 
 
 async def get_topic(call: Call) -> web.Response:
-    """Return one topic: configs in force and partitions."""
+    """Return one topic: its effective configs and its partitions."""
     topic = await find_topic(call)
     return _answer(
         call,
@@ -55,7 +55,7 @@ async def get_topic(call: Call) -> web.Response:
 
 
 def partition_json(partition: int, state: Partition) -> dict[str, object]:
-    """Return a partition as v2 shows it; leader -1 if there is none."""
+    """Return a partition in v2's form; ``leader`` is -1 without a leader."""
     return {
         "partition": partition,
         "leader": -1 if state.leader is None else state.leader,
@@ -83,7 +83,7 @@ async def get_partition(call: Call) -> web.Response:
 
 
 async def get_offsets(call: Call) -> web.Response:
-    """Return a partition's start, its end, and the end of committed reading."""
+    """Return a partition's first offset, its high watermark and its last stable offset."""
     partition = partition_number(call)
     offsets = await call.ports.reads.offsets(call.names["topic"], partition)
     return _answer(

@@ -1,7 +1,7 @@
-"""v2: produce. A body becomes columns, the node appends them, receipts become the response.
+"""v2 produce: decode a body to columns, let the node append them, encode the receipts as the response.
 
-If a record fails, its item has the error. If every record failed for one cause, that error is the status of the
-response. A write that may have happened is never reported as refused.
+If a record fails, its item in the response has the error. If all records fail with the same error, it becomes the
+status of the response. If a write may have happened, the error says that the result is unknown.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ from milena.model.turns import LARGE_BYTES, Steps
 
 
 async def produce_to_topic(call: Call) -> web.StreamResponse:
-    """Append records. The node picks the partition of each record that names none."""
+    """Append records to a topic. The node chooses a partition for each record that names none."""
     return await _produce(call, None)
 
 
@@ -54,7 +54,8 @@ async def _produce(call: Call, partition: int | None) -> web.StreamResponse:
     steps, size = head.decode(body), len(body)
     key = head.idempotency(_key(call), body, transaction)
     target = _Target(key, end, transaction)
-    # The steps release the body at their end: a large one must not stay longer.
+    # ``steps`` still refers to the body, and releases it after decoding. Drop this reference, so that a large body does
+    # not stay in memory until the response.
     del body
     if size < LARGE_BYTES:
         receipts = await _append(call, head, steps, size, target)
@@ -68,7 +69,7 @@ async def _produce(call: Call, partition: int | None) -> web.StreamResponse:
 
 
 class _Target(NamedTuple):
-    """The headers' conditions on the write: key, expected end and transaction."""
+    """The options of a write in its headers: idempotency key, expected end and transaction."""
 
     key: IdempotencyKey | None
     expected_end: ExpectedEnd | None

@@ -1,6 +1,6 @@
-"""The records of one partition, piece by piece, for a response that follows it.
+"""The source of a stream of one partition's records, in pieces.
 
-A source reads a little at a time, waits if there is nothing, and continues across a change of leader.
+A source reads a limited amount at a time, waits if there are no records, and continues after a change of leader.
 ``streaming.answer`` drives it.
 """
 
@@ -28,21 +28,21 @@ from milena.model.errors import (
 from milena.model.requests import Doubt, FetchRequest, FetchResult
 
 _THREAD_BYTES_MIN = 1 << 20
-"""The size above which another thread encodes a batch (bytes)."""
+"""Batches above this size, in bytes, are encoded on another thread."""
 
 NOT_THERE_YET_MS = 1_000
-"""How long to wait for records that the leader has committed: a replica learns of them a moment later."""
+"""How long to wait on a replica for records that its leader has committed, which the replica knows a moment later."""
 
 
 class Resumed(NamedTuple):
-    """The position at which a stream resumes: the offset after an event, in the event's topic."""
+    """The position at which a stream resumes: the offset after the last event, and the tag of the event's topic."""
 
     topic_tag: str
     next_offset: int
 
 
 def parse_event_id(text: str) -> Resumed:
-    """Read the id of an event.
+    """Parse the id of an event.
 
     Raises:
         MalformedRequestError: the id has another form, or does not name its topic.
@@ -59,7 +59,7 @@ def parse_event_id(text: str) -> Resumed:
 
 
 def made_again(topic: str, topic_tag: str) -> OffsetOutOfRangeError:
-    """Return the error for a position in a deleted topic of the same name."""
+    """Return the error for a position in a deleted topic, when another topic of this name exists now."""
     return OffsetOutOfRangeError(
         f"topic '{topic}' was deleted and made again: '{topic_tag}' is not the beginning of its id any more. "
         "Begin again without the id of an event"
@@ -68,7 +68,7 @@ def made_again(topic: str, topic_tag: str) -> OffsetOutOfRangeError:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Some records, each as a JSON text, and their offsets. ``damaged_at``: the damaged record that ends them."""
+    """Some records as JSON texts, and their offsets. ``damaged_at`` is the offset of a damaged record behind them."""
 
     topic_id: str
     rows: Sequence[bytes]
@@ -77,10 +77,10 @@ class Piece:
     next_offset: int
     damaged_at: int | None
     is_large: bool
-    """Whether another thread encodes the piece."""
+    """Whether the piece is large enough to be encoded on another thread."""
 
     async def framed(self, framing: StreamFraming, ids: Iterable[bytes]) -> bytes:
-        """Return the piece as it is sent. ``ids``: the ids of the records if they are events."""
+        """Return the piece as lines or events. ``ids`` are the ids of events, one per record."""
         if self.is_large:
             return await asyncio.to_thread(frame, framing, self.rows, ids)
         return frame(framing, self.rows, ids)
@@ -89,8 +89,9 @@ class Piece:
 class RecordSource:
     """One client's read of a partition.
 
-    It ends after ``count`` records. If it does not follow, it ends in one more case: at the end that the partition had
-    at the start, or, with a ``timeout_ms`` in ``request``, after that time without new records.
+    The read ends after ``count`` records (None: no limit). If it does not follow the partition, it also ends at the end
+    that the partition had at the start. With a ``timeout_ms`` in ``request``, it instead ends after that time without
+    new records.
     """
 
     def __init__(
@@ -103,7 +104,7 @@ class RecordSource:
         is_following: bool,
         topic_tag: str = "",
     ) -> None:
-        """Make the source. ``topic_tag``: the tag of the topic that must be read; empty: any topic of this name."""
+        """Prepare to read. ``topic_tag`` is the tag of the topic that must be read; empty: any topic of this name."""
         self._reads = ports.reads
         self._metadata = ports.metadata
         self._topic_tag = topic_tag
@@ -118,7 +119,7 @@ class RecordSource:
         self._retries = Retries()
 
     async def bodies(self, framing: StreamFraming) -> AsyncGenerator[bytes, None]:
-        """Yield the pieces as they are sent. The id of an event is its offset after the tag of its topic."""
+        """Yield the pieces as lines or events. The id of an event has its topic's tag and its offset."""
         async with aclosing(self.pieces()) as pieces:
             async for piece in pieces:
                 head = tagged(piece.topic_id, "").encode()
@@ -126,13 +127,14 @@ class RecordSource:
                 yield await piece.framed(framing, ids)
 
     async def pieces(self) -> AsyncGenerator[Piece, None]:
-        """Yield all pieces, and empty ones as signs of life.
+        """Yield all pieces, and an empty one now and then if there are no records.
 
-        An error before the first piece is raised to the caller. A later error is retried if it may be temporary.
+        An error before the first piece is raised. After it, temporary errors are retried.
         """
         result, piece = await self._read()
         end = result.readable_end
-        # A stream that ends at the partition's end claims that there is no more. So does a read without records.
+        # A stream that ends at the partition's end tells its client that there are no further records. For that, the
+        # end must be the leader's, and not the older one of a replica.
         is_end_known = self._is_following or self._idle_ms > 0 or self._request.is_local
         silent_ms = 0
         is_first = True
@@ -157,7 +159,7 @@ class RecordSource:
     async def _confirmed_end(self) -> int:
         """Return the partition's current end, as its leader knows it.
 
-        The replica that responded may have lost contact with its leader, and may not know all acknowledged records.
+        The replica that was read may have lost the connection to its leader, and may not have all acknowledged records.
         """
         request = self._request
         offsets = await self._reads.offsets(request.topic, request.partition)
@@ -181,7 +183,7 @@ class RecordSource:
             offset=next_offset,
             timestamp_ms=None,
             timeout_ms=wait_ms,
-            # A stream that follows never claims that there is no more. Its first read is confirmed as usual.
+            # For a stream that follows, an empty response only means "not yet". So the quorum need not confirm it.
             is_unconfirmed=self._is_following,
         )
 
@@ -196,19 +198,19 @@ class RecordSource:
                 return found
 
     async def _read(self) -> tuple[FetchResult, Piece]:
-        """Read records, or those before a damaged one.
+        """Read the next records; if one is damaged, only the records before it.
 
         Raises:
-            ReplicaDamagedError: there are none before it.
+            ReplicaDamagedError: the first record is damaged.
         """
         result = await self._reads.fetch(self._request)
         if not result.topic_id.startswith(self._topic_tag):
-            # This node may not know the tagged topic yet.
+            # The topic with this tag may be new, so that this node does not know it yet. Ask the quorum.
             await self._metadata.current_image()
             result = await self._reads.fetch(self._request)
         if not result.topic_id.startswith(self._topic_tag):
             raise made_again(self._request.topic, self._topic_tag)
-        # A stream must not continue in another topic of the same name.
+        # Keep the tag, so that the stream does not continue in another topic of the same name.
         self._topic_tag = tag_of(result.topic_id)
         piece = await self._encode(result)
         if piece.damaged_at is not None:

@@ -1,4 +1,4 @@
-"""v2: tokens of a REST consumer's responses. By them a client confirms a response, or requests a lost one again."""
+"""v2: tokens, with which the client of a REST consumer confirms a response, or requests a lost response again."""
 
 import re
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ ARRIVED = text_param(
 
 
 def read_token(query: Mapping[str, str]) -> str:
-    """Return the token of a query, or "" if it has none.
+    """Return the token in a query; empty without one.
 
     Raises:
         MalformedRequestError: the token is not 1 to 64 letters, digits or ``. _ ~ -``.

@@ -1,8 +1,8 @@
-"""v2: the records of a whole topic, from any node, as lines or events that resume where the client says.
+"""v2: a stream of the records of a whole topic, from any node, as lines or events.
 
-Each partition has its own source. Their pieces are sent as they arrive: in order within a partition, in no order
-between partitions. A reader's position covers all partitions, ``0:12,1:40``. It is the id of each event, which browsers
-send back, and a valid ``offset``.
+Each partition has a source, and pieces are sent as they arrive. So the records of a partition are in order, and there
+is no order between partitions. A position in the stream has the next offset of each partition: ``0:12,1:40``. It is the
+id of each event, which browsers send back when they reconnect, and a valid value of ``offset``.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ from milena.model.errors import MalformedRequestError
 from milena.model.requests import FetchRequest
 
 PARTITIONS_MAX = 100
-"""The number of partitions that one request may read: each costs as much as a stream, and makes every id longer."""
+"""The most partitions of a topic that is read in this way. Each costs as much as a stream, and makes ids longer."""
 
 _PLACES = "[0-9]{1,9}:[0-9]{1,19}(,[0-9]{1,9}:[0-9]{1,19})*"
 _EARLIEST, _LATEST = "earliest", "latest"
@@ -58,11 +58,14 @@ LAST_EVENT_ID = Param(
 )
 
 Places = Mapping[int, int]
-"""Partition → the next offset to read."""
+"""Next offset to read by partition number."""
 
 
 class Beginning(NamedTuple):
-    """The start: ``places`` for their partitions, ``offset`` for all others. ``topic_tag``: the topic; empty: any."""
+    """Where to begin: at ``places`` in their partitions, and at ``offset`` in all others.
+
+    ``topic_tag`` is the tag of the topic that must be read; empty: any topic of this name.
+    """
 
     offset: int | str
     places: Places = MappingProxyType({})
@@ -70,10 +73,10 @@ class Beginning(NamedTuple):
 
 
 def parse_beginning(given: str) -> Beginning:
-    """Read the parameter ``offset``.
+    """Parse the parameter ``offset``.
 
     Raises:
-        MalformedRequestError: it is neither a word, nor -N, nor places.
+        MalformedRequestError: the value is neither a word, nor -N, nor a position such as ``0:12,1:40``.
     """
     if given in (_EARLIEST, _LATEST):
         return Beginning(given)
@@ -90,7 +93,7 @@ def parse_beginning(given: str) -> Beginning:
 
 
 def parse_last_id(given: str) -> Beginning:
-    """Read the header ``Last-Event-ID``.
+    """Parse the header ``Last-Event-ID``.
 
     Raises:
         MalformedRequestError: the id has another form, or does not name its topic.
@@ -115,7 +118,7 @@ def _places(name: str, given: str) -> Places | None:
 
 
 async def fetch_topic(call: Call) -> web.StreamResponse:
-    """Return records of all partitions, one by one, until their ends or as long as the client stays."""
+    """Stream the records of all partitions, up to their ends, or until the client disconnects."""
     query = parse_query(call.raw_query)
     framing = framing_type(call.header("Accept"))
     last_id = call.request.headers.get(LAST_EVENT_ID.name)
@@ -127,7 +130,7 @@ async def fetch_topic(call: Call) -> web.StreamResponse:
     highest = max(beginning.places, default=0)
     topic = await call.ports.metadata.topic(call.names["topic"], highest)
     if not topic.topic_id.startswith(beginning.topic_tag):
-        # This node may not know the tagged topic yet.
+        # The topic with this tag may be new, so that this node does not know it yet. Ask the quorum.
         await call.ports.metadata.current_image()
         topic = await call.ports.metadata.topic(call.names["topic"], highest)
     if not topic.topic_id.startswith(beginning.topic_tag):
@@ -165,7 +168,8 @@ async def fetch_topic(call: Call) -> web.StreamResponse:
 class TopicReader:
     """One client's read of all partitions of a topic.
 
-    Invariant: ``_places`` follow exactly the records that were sent; so does each event's id.
+    Invariant: ``_places`` has, for each partition, the offset after the last record that was sent. So does the id of
+    the last event.
     """
 
     def __init__(
@@ -195,9 +199,9 @@ class TopicReader:
         self._said_s = asyncio.get_running_loop().time()
 
     async def bodies(self, partition_count: int) -> AsyncGenerator[bytes, None]:
-        """Yield the pieces as they are sent, the first of them empty. An error before it is raised to the caller.
+        """Yield the pieces as lines or events; the first piece is empty. An error before it is raised.
 
-        If the reader follows, it reads an added partition from its first record.
+        If the reader follows, it also reads partitions that are added later, from their first record.
         """
         async with _Sources() as sources:
             for number in range(partition_count):
@@ -205,7 +209,7 @@ class TopicReader:
             answers = await sources.all()
             for number, piece in answers:
                 self._places[number] = piece.start_offset if piece else 0
-            # Starts the response, even if no record arrives for long.
+            # This empty piece starts the response, even if no record arrives for a long time.
             yield b""
             while True:
                 async with aclosing(self._sent(sources, answers)) as bodies:
@@ -221,7 +225,7 @@ class TopicReader:
     async def _sent(
         self, sources: "_Sources", answers: Iterable[tuple[int, Piece | None]]
     ) -> AsyncGenerator[bytes, None]:
-        """Yield the pieces of partitions that have responded. Ask each for its next piece after its own was sent."""
+        """Yield the pieces in ``answers``. After a piece was sent, ask its partition's source for the next one."""
         loop = asyncio.get_running_loop()
         for number, piece in answers:
             if piece is None or self._left == 0:
@@ -272,7 +276,7 @@ class TopicReader:
         return body
 
     def _ids(self, number: int, offsets: Sequence[int]) -> Iterator[bytes]:
-        """Yield the ids of this partition's events, while the other positions stay the same."""
+        """Yield the ids of events with these offsets in partition ``number``; other partitions keep their offsets."""
         others = [b"%d:%d" % place for place in self._places.items()]
         others[number] = b"%d:%%d" % number
         head = tagged(self._topic_id, "").encode()
@@ -280,7 +284,7 @@ class TopicReader:
 
 
 class _Sources:
-    """The sources by partition, and those that were asked for their next piece. All are closed at the end."""
+    """The sources of all partitions, and which were asked for their next piece. Leaving the block closes all."""
 
     def __init__(self) -> None:
         self._pieces: list[AsyncGenerator[Piece, None]] = []
@@ -303,7 +307,7 @@ class _Sources:
 
     @property
     def are_asked(self) -> bool:
-        """Whether a source was asked and has not responded."""
+        """Whether a source was asked for a piece and has not returned it yet."""
         return bool(self._asked)
 
     def open(self, source: RecordSource) -> None:
@@ -312,15 +316,15 @@ class _Sources:
         self.ask(len(self._pieces) - 1)
 
     def ask(self, number: int) -> None:
-        """Ask a source for its next piece, after its response or for the first time."""
+        """Ask a source for its next piece; it must have returned the piece before."""
         self._asked[asyncio.create_task(_next_of(self._pieces[number]))] = number
 
     async def all(self) -> list[tuple[int, Piece | None]]:
-        """Return the responses of all, by number; None: the source has ended."""
+        """Wait for the pieces of all sources; return them with partition numbers. None: the source has ended."""
         return await self._answers(asyncio.ALL_COMPLETED)
 
     async def some(self) -> list[tuple[int, Piece | None]]:
-        """Return responses as soon as there are some."""
+        """Wait for a piece of any source; return all pieces that are there, with partition numbers."""
         return await self._answers(asyncio.FIRST_COMPLETED)
 
     async def _answers(self, when: str) -> list[tuple[int, Piece | None]]:

@@ -43,7 +43,7 @@ FILTERS = (
     text_param("operation", "only of this operation", text(enum=[*Operation, _ANY, ""])),
     text_param("permission", "only these", text(enum=[*Permission, _ANY, ""])),
 )
-"""An empty value, and ANY, select everything. Words may be in any case."""
+"""The words of each field in a query. An empty value and ANY select all entries; upper or lower case is ignored."""
 
 
 async def list_acls(call: Call) -> web.Response:
@@ -82,7 +82,7 @@ async def delete_acls(call: Call) -> web.Response:
     query = call.query()
     for name, given in query.items():
         if not given:
-            # A script that forgot to set a variable would remove everyone's entries.
+            # Refuse an empty value here. If a script forgot to set a variable, it would remove all entries.
             raise MalformedRequestError(
                 f"Invalid parameter '{name}' got '': say what it is to be, or leave it out"
             )
@@ -98,7 +98,7 @@ async def delete_acls(call: Call) -> web.Response:
 
 
 def _filter(query: Mapping[str, str]) -> AclSelection:
-    """Return the selection of a query. An empty value, and ANY, select everything, as in Confluent's REST proxy."""
+    """Return the filter in a query. An empty value and ANY select all entries, as in Confluent's REST proxy."""
     words = {name: _wanted_word(name, query.get(name, "")) for name in _WORDS}
     is_match = words["pattern_type"] == _MATCH
     host = query.get("host") or None
@@ -159,7 +159,7 @@ def _words(acl: Acl) -> str:
 
 
 async def _rows(links: Links, acls: Sequence[Acl]) -> list[orjson.Fragment]:
-    """Return the entries as JSON. A cluster may have 100,000, so other requests run in between."""
+    """Return the entries as JSON, with pauses for other requests: a cluster may have 100,000 entries."""
     rows: list[orjson.Fragment] = []
     for start in range(0, len(acls), ROWS_PER_TURN):
         if start:
@@ -182,7 +182,7 @@ def _said(acl: Acl) -> dict[str, str]:
 
 
 def _url(links: Links, acl: Acl) -> str:
-    """Return the URL of an entry: its fields identify it."""
+    """Return the URL of an entry, with all of its fields in the query, because an entry has no id."""
     return f"{links.url('acls')}?{urlencode(_said(acl))}"
 
 

@@ -1,6 +1,6 @@
 """v3: configs of brokers: the defaults of topic configs, under Kafka's names. They cannot be changed.
 
-All brokers have the same ones, so these are the configs of the cluster too.
+All brokers have the same configs, so these are also the configs of the cluster.
 """
 
 from aiohttp import web

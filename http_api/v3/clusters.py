@@ -12,7 +12,7 @@ from milena.model.errors import BrokerNotFoundError
 from raft_meta.machine.image import Broker
 
 _BROKER_DIGITS_MAX = 9
-"""The digits of a broker id, at most: ids have 32 bits."""
+"""The most digits of a broker id. Ids have 32 bits."""
 
 
 async def root(call: Call) -> web.Response:
@@ -33,7 +33,7 @@ def _cluster(call: Call, links: Links) -> Resource:
 
 
 async def list_clusters(call: Call) -> web.Response:
-    """Return the list of clusters, with this one."""
+    """Return the list of clusters, which has only this cluster."""
     links = Links(call)
     return item_answer(links.listing("KafkaClusterList", links.clusters(), [_cluster(call, links)]))
 
@@ -69,7 +69,7 @@ def find_broker(call: Call) -> Broker:
     """Return the broker that the path names.
 
     Raises:
-        BrokerNotFoundError: there is none.
+        BrokerNotFoundError: there is no broker with this id.
     """
     text = call.names["broker"]
     for broker in call.ports.metadata.image.brokers.values():
@@ -79,10 +79,11 @@ def find_broker(call: Call) -> Broker:
 
 
 async def delete_broker(call: Call) -> web.Response:
-    """Remove a broker that is gone for good."""
+    """Remove a broker that will not come back."""
     cluster_id(call)
     text = call.names["broker"]
-    # The quorum may know an id that this node has not heard of. A text that is not a number is no id.
+    # Do not look up the id here: the quorum may have a broker that this node does not know yet. Refuse only a text that
+    # cannot be an id.
     if not (text.isascii() and text.isdigit() and len(text) <= _BROKER_DIGITS_MAX):
         raise BrokerNotFoundError(f"there is no broker '{text}'")
     await call.ports.metadata.remove_broker(int(text))

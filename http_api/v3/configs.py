@@ -49,7 +49,7 @@ def _config(links: Links, topic: str, config: ConfigValue) -> Resource:
 
 
 async def list_configs(call: Call) -> web.Response:
-    """Return all configs in force for a topic; for the topic ``-``, those of all topics."""
+    """Return the effective configs of a topic; for the topic ``-``, those of all topics."""
     links = Links(call)
     is_seen = call.rights.seen(ResourceType.TOPIC, Operation.DESCRIBE_CONFIGS)
     if call.names["topic"] == ALL_TOPICS:
@@ -73,7 +73,7 @@ def _all_configs(call: Call, links: Links, is_seen: Callable[[str], bool]) -> we
 
 
 async def get_config(call: Call) -> web.Response:
-    """Return one config in force for a topic."""
+    """Return one effective config of a topic."""
     links = Links(call)
     topic = await find_topic(call)
     config = effective(topic).get(call.names["config"])
@@ -98,7 +98,7 @@ async def delete_config(call: Call) -> web.Response:
 
 
 async def alter_configs(call: Call) -> web.Response:
-    """Set and reset several configs at once; for the topic ``-``, of the topics that the body names."""
+    """Set and reset several configs of a topic; for the topic ``-``, of the topics in the body."""
     cluster_id(call)
     if call.names["topic"] == ALL_TOPICS:
         return await _alter_several(call)
@@ -111,7 +111,7 @@ async def alter_configs(call: Call) -> web.Response:
 
 
 async def _alter_several(call: Call) -> web.Response:
-    """Change topics one by one. An error of one does not stop the others. Source: Confluent's REST proxy."""
+    """Change topics one after the other. If one fails, the others are still changed. Source: Confluent's REST proxy."""
     fields = Fields(await call.json_body(), "the body", TOPICS_CONFIG_CHANGES.fields)
     check_count(len(fields.required_items("data")), "topics")
     wanted: dict[str, dict[str, str | None]] = {}
@@ -160,7 +160,8 @@ def _changed_value(change: Fields, name: str) -> str | None:
             f"config '{name}': operation DELETE takes no 'value', but it is '{value}'; to set it, use operation SET"
         )
     if operation == "SET" and value is None:
-        # A missing value is no reset: the client may have forgotten it. Kafka refuses it too.
+        # Do not take a missing value for a reset, because the client may have forgotten the value. Kafka refuses it
+        # too.
         raise InvalidFieldError(
             f"config '{name}': 'value' is missing; to go back to the default, use operation DELETE"
         )

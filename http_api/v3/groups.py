@@ -27,7 +27,7 @@ def _group(links: Links, group: GroupHead) -> Resource:
     return {
         **links.item("KafkaConsumerGroup", parts, f"/consumer-group={group.group_id}"),
         "consumer_group_id": group.group_id,
-        # No member ever joined: its clients assign partitions without its help.
+        # Generation 0 means that no member has ever joined, so clients of the group assign partitions themselves.
         "is_simple": group.generation == 0,
         "partition_assignor": group.assignor,
         "state": group.state.value,
@@ -190,7 +190,7 @@ def _lag(links: Links, group_id: str, lag: Lag) -> Resource:
 
 
 async def list_lags(call: Call) -> web.Response:
-    """Return the lag of a group, partition by partition."""
+    """Return the lag of a group in each partition."""
     links = Links(call)
     group = await _describe(call)
     items = [_lag(links, group.group_id, lag) for lag in await lags_of(call, group)]

@@ -49,7 +49,7 @@ async def get_partition(call: Call) -> web.Response:
 
 
 async def get_offset(call: Call) -> web.Response:
-    """Return one partition with its readable range."""
+    """Return one partition with its first offset and its end."""
     links = Links(call)
     OFFSET_TYPE.read(call.query())
     topic, partition, state = await find_partition(call)

@@ -1,4 +1,4 @@
-"""v3: partitions that are moving to other brokers (KIP-455). ``/reassignments`` starts and cancels moves."""
+"""v3: partitions that are moving to other brokers (KIP-455). The native ``/reassignments`` starts and cancels moves."""
 
 from collections.abc import Iterable
 
@@ -13,7 +13,7 @@ from milena.model.access import ResourceType
 from raft_meta.machine.image import Partition, Reassignment, Topic
 
 ALL = "-"
-"""All partitions, in place of a partition's number."""
+"""Stands for all partitions in place of a partition's number."""
 
 
 def _reassignment(links: Links, topic: str, partition: int, move: Reassignment) -> Resource:

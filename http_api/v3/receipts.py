@@ -1,4 +1,4 @@
-"""v3: receipts of records that were sent as separate objects, for both ways to produce."""
+"""v3: append records that were sent as separate objects, and encode their receipts, for both produce endpoints."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -26,12 +26,12 @@ from milena.model.requests import (
 _TOPIC_MISSING = 40401
 
 Item = V3Record | MilenaError
-"""A record, or the error of an item that is not a record."""
+"""A record, or the error of an item that could not be parsed as one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Settings that hold for all records of a request."""
+    """The options of a request, for all of its records."""
 
     cluster_id: str
     topic: str
@@ -53,16 +53,16 @@ class Job:
         )
 
     def receipt_head(self) -> bytes:
-        """Return the start of every receipt of a successful record."""
+        """Return the start of the receipt of a record that was written; it is the same for all records."""
         common = {"error_code": 200, "cluster_id": self.cluster_id, "topic_name": self.topic}
         return orjson.dumps(common).removesuffix(b"}") + b","
 
 
 async def job_of(call: Call) -> Job:
-    """Return the settings in the path and the query.
+    """Return the options in the path, the query and the headers.
 
     Raises:
-        MilenaError: there is no such cluster, or an option is wrong.
+        MilenaError: there is no such cluster, or an option is invalid.
     """
     if IDEMPOTENCY_KEY.name in call.request.headers:
         raise MalformedRequestError(
@@ -83,7 +83,7 @@ async def job_of(call: Call) -> Job:
 
 
 def item_of(value: object) -> Item:
-    """Return the record in a JSON value, or its error."""
+    """Parse a JSON value as a record; return the record or the error."""
     try:
         return parse_record(value)
     except MilenaError as error:
@@ -98,7 +98,7 @@ async def append(call: Call, job: Job, items: Sequence[Item]) -> list[bytes]:
 
 
 async def append_texts(call: Call, job: Job, texts: Sequence[bytes]) -> list[bytes]:
-    """Append records that are only a text each (``texts_of``). Return a receipt for each, as JSON, in order."""
+    """Append records that have only a text as value (``texts_of``). Return a receipt for each, as JSON, in order."""
     try:
         receipts = await call.ports.produce.produce(
             job.request(Records(keys=None, values=list(texts)))
@@ -135,7 +135,7 @@ def _receipts(
 def _columns(
     receipts: Sequence[ProduceReceipt],
 ) -> Iterable[tuple[int, int | None, int | None, MilenaError | None]]:
-    """Return partition, offset, time and error of each."""
+    """Return partition, offset, timestamp and error of each receipt."""
     if isinstance(receipts, Receipts):
         errors = map(receipts.errors.get, receipts.partitions)
         times = _times(receipts)
@@ -150,7 +150,10 @@ def _times(receipts: Receipts) -> Sequence[int | None]:
 def _receipt(
     head: bytes, record: V3Record, partition: int, offset: int | None, time_ms: int | None
 ) -> bytes:
-    """Build a receipt by hand, because there is one for each record. ``head`` has the parts that need JSON escapes."""
+    """Return the receipt of a record as JSON. ``head`` is the result of ``receipt_head``.
+
+    It is formatted without a JSON encoder, because there is one receipt per record.
+    """
     return b'%b"partition_id":%d,"offset":%b,"timestamp":%b,"key":%b,"value":%b}' % (
         head,
         partition,
@@ -163,12 +166,12 @@ def _receipt(
 
 @lru_cache(maxsize=64)
 def _time(time_ms: int | None) -> bytes:
-    """Return the time as JSON. Cached, because records that arrive together mostly have one time."""
+    """Return a time as JSON. It is cached, because records that arrive together usually have the same time."""
     return b"null" if time_ms is None else b'"%b"' % iso_time(time_ms).encode()
 
 
 def _text_receipt(head: bytes) -> bytes:
-    """Return the form of ``_receipt`` for a text, with placeholders for partition, offset, time and size."""
+    """Return a format string for the receipt of a text, with placeholders for partition, offset, time and size."""
     return head.replace(b"%", b"%%") + (
         b'"partition_id":%d,"offset":%d,"timestamp":%b,"key":null,'
         b'"value":{"type":"STRING","size":%d}}'

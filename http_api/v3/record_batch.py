@@ -1,7 +1,8 @@
-"""v3: produce: some records in one request. The client names each by an id, and its receipt has the id.
+"""v3 produce: several records in one request. The client gives each record an id, which its receipt repeats.
 
-An error of one record concerns this record alone: the response is 207, with the records that were appended and those
-that were not, each list in the order of the request. An error of the whole list is refused before anything is appended.
+If one record fails, the others are still appended. The response has the status 207 and two lists: receipts of the
+records that were appended, and errors of the others, each in the order of the request. If the list itself is invalid,
+no record is appended.
 """
 
 import re
@@ -23,7 +24,7 @@ _ID = re.compile(r"[0-9A-Za-z_-]{1,80}")
 
 
 async def produce_batch(call: Call) -> web.Response:
-    """Append the entries' records together."""
+    """Append the records of all entries."""
     check_json_type(call.header("Content-Type"))
     job = await job_of(call)
     ids, items = _entries(exact_json.loads(await call.body.whole()))
@@ -40,10 +41,10 @@ async def produce_batch(call: Call) -> web.Response:
 
 
 def _entries(body: object) -> tuple[list[str], list[Item]]:
-    """Return ids and records.
+    """Return the ids of the entries, and their records.
 
     Raises:
-        MalformedRequestError, InvalidFieldError, InvalidRecordError: the list cannot be split into entries.
+        MalformedRequestError, InvalidFieldError, InvalidRecordError: the list or an id is invalid.
     """
     entries = Fields(body, "the body", BATCH.fields).required_items("entries")
     if not 1 <= len(entries) <= ENTRIES_MAX:

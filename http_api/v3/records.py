@@ -1,8 +1,8 @@
-"""v3: produce: one long request of records, and a receipt for each while the request is still open.
+"""v3 produce: one long request with many records. Receipts are sent while the request is still open.
 
-Records that arrive together are appended together. So a client that sends one record after another gets the speed of
-batches. Receipts follow the order of the records. The response is 200 once the first receipt is ready. An error of a
-record is in its receipt. After bytes that are not JSON, which the last receipt reports, nothing more is read.
+Records that arrive together are appended together, so a client that sends one record after another gets the speed of
+batches. Receipts are in the order of the records. The response starts with status 200 when the first receipt is ready,
+so an error of a record is in its receipt. If bytes are not JSON, the last receipt has the error, and the request ends.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from milena.model.errors import MilenaError
 from milena.model.quotas import QuotaKey
 
 _STEP_BYTES = 128 << 10
-"""The size of a step of a body in large pieces (a compressed one arrives whole), so that it delays no other request."""
+"""The most bytes that are processed without a pause, so that other requests can run. Compressed bodies arrive whole."""
 
 
 async def produce(call: Call) -> web.StreamResponse:
@@ -51,7 +51,7 @@ async def produce(call: Call) -> web.StreamResponse:
 
 
 class _Answer:
-    """Receipts on their way to the client. The response starts with the first one."""
+    """The response with the receipts. It starts with the first receipt."""
 
     def __init__(self, call: Call) -> None:
         self._call = call
@@ -78,7 +78,7 @@ class _Answer:
 
 
 async def _take(call: Call, job: Job, texts: JsonTexts, data: bytes, answer: _Answer) -> None:
-    """Append the values that have arrived completely, and then raise an error in the bytes behind them."""
+    """Append the records that have arrived completely, and send their receipts; then raise the error behind them."""
     call.rights.check_again()
     values, broken = texts.feed(data)
     if (stored := texts_of(values)) is not None:

@@ -1,4 +1,4 @@
-"""v3: the envelopes of items and lists, with absolute links from the client's view of this server."""
+"""v3: the envelopes of items and lists. Links are absolute URLs, with the host name that the client uses."""
 
 from collections.abc import Iterable
 
@@ -13,7 +13,7 @@ Resource = dict[str, object]
 
 
 class Links:
-    """Makes links and envelopes for one request."""
+    """Creates the links and envelopes in the response to one request."""
 
     def __init__(self, call: Call) -> None:
         self._base = base_url(call.request)
@@ -33,7 +33,13 @@ class Links:
         return {"related": self.url(*parts)}
 
     def item(self, kind: str, parts: tuple[str | int, ...], name: str) -> Resource:
-        """Return the head of an item: kind, metadata and cluster id. ``name``: its resource name below the cluster."""
+        """Return the common fields of an item: kind, metadata and cluster id.
+
+        Args:
+            kind: the kind of the item.
+            parts: the segments of the item's URL below the cluster.
+            name: the item's resource name below the cluster.
+        """
         return {
             "kind": kind,
             "metadata": {
@@ -45,15 +51,15 @@ class Links:
 
     @staticmethod
     def listing(kind: str, url: str, items: Iterable[object]) -> Resource:
-        """Return a list. There is never a second page."""
+        """Return a list with all of its items; lists of v3 have no pages here."""
         return {"kind": kind, "metadata": {"self": url, "next": None}, "data": list(items)}
 
 
 def cluster_id(call: Call) -> str:
-    """Return the cluster's id, if the path names this cluster or none.
+    """Return the cluster's id; check the cluster id in the path, if there is one.
 
     Raises:
-        ClusterNotFoundError: the path names another.
+        ClusterNotFoundError: the path has the id of another cluster.
         NotReadyError: the cluster has not been formed yet.
     """
     own = call.ports.metadata.image.cluster_id
@@ -66,6 +72,6 @@ def cluster_id(call: Call) -> str:
 
 
 def item_answer(resource: Resource, *, status: int = 200, location: str = "") -> web.Response:
-    """Return a response with one item, and with its URL if it is new."""
+    """Return a response with one item. ``location`` is the URL of a new item."""
     headers = [("Location", location)] if location else []
     return json_answer(resource, status=status, headers=headers)

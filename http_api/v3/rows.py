@@ -1,4 +1,4 @@
-"""v3: the common parts of all rows in its tables of endpoints."""
+"""v3: a function that adds the common parts to the rows of the tables of endpoints."""
 
 from http_api.access.needs import Access
 from http_api.describing.params import Param, text_param
@@ -35,7 +35,7 @@ def v3_route(
     errors: tuple[type[MilenaError], ...] = (),
     is_current: bool = False,
 ) -> Route:
-    """Return a row. Every path but the first names the cluster or lists it."""
+    """Return a row of the table; if the path has a cluster id, with the errors for it."""
     in_cluster = _CLUSTER_ERRORS if CLUSTER in line else ()
     return route(
         line,
@@ -48,7 +48,7 @@ def v3_route(
         tag=tag,
         description=description,
         body=body,
-        # Links are made from headers that a proxy sets.
+        # Responses have links, whose host may come from a malformed header of a proxy.
         errors=(e.MalformedRequestError, *in_cluster, *errors),
         topic_missing_code=TOPIC_MISSING,
         is_current=is_current,

@@ -19,7 +19,7 @@ from raft_meta.machine.image import Topic
 
 
 def topic_resource(links: Links, topic: Topic) -> Resource:
-    """Return a topic as v3 shows it."""
+    """Return a topic in v3's form."""
     parts = ("topics", topic.name)
     return {
         **links.item("KafkaTopic", parts, f"/topic={topic.name}"),
@@ -57,7 +57,7 @@ async def delete_topic(call: Call) -> web.Response:
 
 
 async def patch_topic(call: Call) -> web.Response:
-    """Set a larger number of partitions. The number is the new total, so a repeated request changes nothing."""
+    """Raise the number of partitions. The number is the new total, so a repeated request changes nothing."""
     links = Links(call)
     fields = Fields(await call.json_body(), "the body", TOPIC_CHANGE.fields)
     partition_count = fields.integer("partitions_count", least=1)
@@ -128,7 +128,7 @@ def _assignments(fields: Fields) -> Mapping[int, tuple[int, ...]] | None:
 def _check_counts(
     assignments: Mapping[int, Sequence[int]], partition_count: int | None, factor: int | None
 ) -> None:
-    """Refuse counts that contradict the assignments. Kafka refuses counts beside assignments."""
+    """Refuse counts that contradict the assignments. Kafka refuses all counts together with assignments."""
     if partition_count not in (None, len(assignments)):
         raise InvalidFieldError(
             f"partitions_count is {partition_count}, but replicas_assignments names {len(assignments)}: "

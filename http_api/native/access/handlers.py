@@ -1,8 +1,10 @@
-"""Native: the access mode, users and their tokens.
+"""Native endpoints: the access mode, users and their tokens.
 
-Requests that give a caller power over others are refused in every mode but ``off``. A caller that may only change
-access cannot create or change superusers. A token cannot create a token that lives longer than itself. A token with
-grants cannot create tokens. Of its user's tokens it sees and deletes only itself.
+These rules keep a caller from gaining rights that it does not have. They hold in every mode except ``off``:
+
+- only a superuser may create or change superusers, or change the mode;
+- a token cannot create a token that expires later than itself;
+- a token with grants cannot create tokens, and sees and deletes only itself among its user's tokens.
 """
 
 from aiohttp import web
@@ -43,7 +45,7 @@ async def put_access(call: Call) -> web.Response:
         raise InvalidFieldError(f"'mode' is '{mode}': use {', '.join(AccessMode)}")
     # The mode ``off`` makes every caller a superuser.
     _require_superuser(call, "change the mode")
-    # An anonymous caller that closes an open cluster gets this response. Afterwards it is unknown.
+    # Take the caller before the change: after it, an anonymous caller would no longer be accepted.
     caller = call.rights.caller
     await call.ports.access.set_mode(AccessMode(mode))
     call.rights.tell(f"access mode {mode}")
@@ -87,7 +89,7 @@ async def get_user(call: Call) -> web.Response:
 
 
 async def put_user(call: Call) -> web.Response:
-    """Create or change a user. A caller that authenticates with a password may change its own."""
+    """Create or change a user. A caller that authenticated with a password may change that password."""
     name = call.names["user"]
     fields = Fields(await call.json_body(), "the body", shapes.USER_CHANGE.fields)
     if name not in call.ports.metadata.image.users:
@@ -146,7 +148,7 @@ def _user(call: Call, user: User) -> dict[str, object]:
 
 
 def _require_power_over(call: Call, name: str, *, gives: bool) -> None:
-    """Refuse to change or create a superuser, unless the caller is one."""
+    """Require a superuser if user ``name`` is a superuser, or would become one (``gives``)."""
     present = call.ports.metadata.image.users.get(name)
     if gives or (present is not None and present.is_superuser):
         _require_superuser(call, f"change superuser {name}")
@@ -209,7 +211,7 @@ async def delete_token(call: Call) -> web.Response:
 
 
 def _own_or_any(call: Call) -> str:
-    """Return the user of the path. Only the user itself and superusers may manage its tokens."""
+    """Return the user name in the path. Only this user and superusers may manage the user's tokens."""
     call.rights.has_asked = True
     name, caller = call.names["user"], call.rights.caller
     if caller.user != name and not caller.is_superuser:

@@ -1,4 +1,4 @@
-"""Native: consumer groups: heartbeats of members, commits, descriptions."""
+"""Native endpoints of consumer groups: heartbeats of members, commits, descriptions."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -71,7 +71,8 @@ async def heartbeat(call: Call) -> web.Response:
             wait_ms=min(wait_ms, call.ports.limits.fetch_wait_ms_max),
         ),
     )
-    # Any caller that may read the group may send heartbeats for its members, which may read topics hidden from it.
+    # A caller with the right to the group may send a heartbeat for any member, also one with topics that the caller
+    # may not see. So leave these topics out of the response.
     is_seen = call.rights.seen(ResourceType.TOPIC)
     return json_answer(
         {
@@ -99,7 +100,7 @@ def _owned(fields: Fields) -> PartitionsByTopic | None:
 def by_topic(
     partitions: Iterable[TopicPartition], is_seen: Callable[[str], bool] = everything
 ) -> list[dict[str, object]]:
-    """Return ``[{"topic", "partitions"}]`` of the topics that the caller sees, in order."""
+    """Return ``[{"topic", "partitions"}]`` for the topics that the caller may see, sorted."""
     found: dict[str, list[int]] = {}
     for topic, partition in sorted(partitions):
         if is_seen(topic):
@@ -163,7 +164,7 @@ SORT = sort_param({name: name for name in (*_GROUP_KEYS, _BY_LAG)}, "id")
 
 
 async def list_groups(call: Call) -> web.Response:
-    """Return all groups, or some of them, without members and offsets. Sorted by lag, each has its lag."""
+    """Return all groups, or a page of them, without members and offsets. If sorted by lag, each row has its lag."""
     query = call.query()
     sort, page = SORT.read(query), RowPage.of(query)
     is_seen = call.rights.seen(ResourceType.GROUP)
@@ -208,7 +209,7 @@ def _head(group: GroupHead) -> dict[str, object]:
 
 
 def _seen_of(member: MemberDescription, is_seen: Callable[[str], bool]) -> MemberDescription:
-    """Return a member with the topics that the caller sees. Only a caller that sees all topics gets the pattern."""
+    """Return a member without topics that the caller may not see, and without its pattern unless it sees all topics."""
     if is_seen is everything:
         return member
 
@@ -301,7 +302,7 @@ async def list_lags(call: Call) -> web.Response:
     if sort in _END_KEYS:
         lags = page.cut(await with_ends(call, found), _END_KEYS[sort])
     else:
-        # Only the leaders of the page's partitions are asked, so a page does not wait for others.
+        # The order does not depend on the lags. So ask only the leaders of the partitions on this page.
         lags = await with_ends(call, page.cut(found, _PLACE_KEYS[sort]))
     return json_answer({**_head(group), "total": len(found), "lags": [_lag(lag) for lag in lags]})
 

@@ -1,4 +1,4 @@
-"""Native: transactions as sessions that clients write step by step, and an operator's list of them."""
+"""Native endpoints: transactions that clients begin, write and end with separate requests, and a list of open ones."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -48,7 +48,7 @@ UNTIL = ChoiceParam(
 
 
 async def begin(call: Call) -> web.Response:
-    """Begin a producer's next transaction. An open one of the producer's previous holder is aborted."""
+    """Begin the next transaction of a transactional id. If its former transaction is still open, it is aborted."""
     fields = Fields(await call.json_body(), "the body", shapes.BEGIN_TRANSACTION.fields)
     name = fields.required_text("transactional_id")
     check_producer_name("transactional_id", name)
@@ -73,7 +73,7 @@ async def begin(call: Call) -> web.Response:
 
 
 def check_producer_name(field: str, name: str) -> None:
-    """Refuse a name that a client's producer may not have.
+    """Raise an error if a name is not valid for a client's producer.
 
     Raises:
         InvalidFieldError: the message says why.
@@ -89,10 +89,12 @@ def check_producer_name(field: str, name: str) -> None:
 
 
 async def note_take_over(call: Call, name: str) -> None:
-    """Tell the audit log of a caller that takes over another principal's producer, which aborts its open transaction.
+    """If a caller takes over a producer name of another principal, write that to the audit log first.
+
+    Taking over a name aborts its open transaction.
 
     Raises:
-        NoQuorumError: the entry could not be written.
+        NoQuorumError: the entry could not be written, so the name must not be taken over.
     """
     image = call.ports.metadata.image
     producer_id = image.producer_names.get(name)
@@ -103,7 +105,7 @@ async def note_take_over(call: Call, name: str) -> None:
 
 
 async def commit(call: Call) -> web.Response:
-    """Commit the acknowledged writes, and offsets with them."""
+    """Commit the acknowledged writes that the body names, and the offsets."""
     transaction = _named(call)
     fields = Fields(await call.json_body(), "the body", shapes.COMMIT_TRANSACTION.fields)
     fields.required_items("writes")
@@ -215,7 +217,8 @@ async def list_transactions(call: Call) -> web.Response:
         if not is_seen(found.topic):
             continue
         name = found.producer_name
-        # Names are hidden before rows are filtered and sorted, because both would reveal a name as well.
+        # Remove names that the caller may not see before rows are filtered and sorted by name. Otherwise a search, or
+        # the order, would reveal them.
         shown = name if name is None or is_name_seen(name) else None
         part = replace(found, producer_name=shown)
         grouped.setdefault((found.producer_id, found.producer_epoch), []).append(part)

@@ -1,7 +1,7 @@
-"""Native: a complete transaction in one request: its body, on its way to the node, and the response.
+"""Native endpoint: a complete transaction in one request.
 
-A request arrives from its handler. If its head repeats and its body is small, it arrives from the quick lane instead
-(``http_api.quick.lane``). This module also has what sessions share with it.
+Requests are passed to this module by its handler, or by the quick lane (``http_api.quick.lane``) if the head of the
+request is known already and the body is small. ``sessions`` uses some of its functions too.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -51,7 +51,8 @@ async def transact(call: Call) -> web.Response:
     body = await call.body.whole()
     key = call.request.headers.get(IDEMPOTENCY_KEY.name)
     steps, size = head.decode(body, key), len(body)
-    # Only the steps keep the body now, and they release it at their end.
+    # ``steps`` still refers to the body, and releases it after decoding. Drop this reference, so that a large body does
+    # not stay in memory until the response.
     del body
     turns = call.shared.turns
     async with nullcontext() if size < LARGE_BYTES else turns.room(size, wait_ms=head.timeout_ms):
@@ -69,10 +70,10 @@ def prepare_to_transact(
     raw_query: str,
     headers: Mapping[str, str],
 ) -> "TransactHead":
-    """Return what a head says, for small bodies.
+    """Return a handler for the quick lane, for requests with this head and a small body.
 
     Raises:
-        MilenaError: the head is at fault.
+        MilenaError: the head is invalid.
     """
     del names
     return TransactHead(
@@ -85,7 +86,7 @@ def prepare_to_transact(
 
 
 class TransactHead:
-    """The part of a request that is known before its body."""
+    """The options of a request that its head determines."""
 
     content_type = JSON_TYPE
     headers: Mapping[str, str] = {}
@@ -99,7 +100,7 @@ class TransactHead:
         may_create: Callable[[str], bool],
         ask: "_Authorize | None" = None,
     ) -> None:
-        """Make the head. The lane gives ``ask``; the handler authorizes the request itself."""
+        """Keep the options. ``ask`` checks rights for the quick lane; None: the handler checks them itself."""
         self.format = format_
         self.timeout_ms = timeout_ms
         self._transactions = ports.transactions
@@ -110,12 +111,13 @@ class TransactHead:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def decode(self, body: bytes, key: str | None) -> Steps[TransactionRequest]:
-        """Decode a body in steps, perhaps with an idempotency key.
+        """Decode a body in steps; ``key`` is the idempotency key, or None.
 
         Raises:
-            MalformedRequestError, InvalidFieldError, RequestTooLargeError: as of a produce request.
+            MalformedRequestError, InvalidFieldError, RequestTooLargeError: the body is invalid or too large.
         """
-        # No topic has this name, so keys of transactions differ from keys of other writes.
+        # Keys of other writes have the topic's name as scope. This scope is no valid topic name, so the same key in a
+        # transaction and in another write counts as two keys.
         idempotency = idempotency_of(
             key, body, scope="\0transaction", meaning=f"{self.format}:transaction:"
         )
@@ -143,7 +145,8 @@ class TransactHead:
         authorize(self._ask, *_asked(request))
         groups = self._metadata.image.groups
         if any(commit.group not in groups for commit in request.offsets):
-            # The usual way checks the name of a new group, and whether its caller may create one more.
+            # This error sends the request to the handler, which also checks the name of a new group, and whether the
+            # caller may create one more.
             raise ForbiddenError("a group that is to be made")
         return in_a_task(self._transactions.transact(request), self._tasks)
 
@@ -168,15 +171,15 @@ def _asked(request: TransactionRequest) -> tuple[Iterable[str], Iterable[GroupOf
 
 class _Authorize(Protocol):
     def __call__(self, operation: Operation, kind: ResourceType, names: Iterable[str], /) -> None:
-        """Refuse unless the caller may do this to all of these.
+        """Require that the caller may perform the operation on all of these resources.
 
         Raises:
-            ForbiddenError: it may not.
+            ForbiddenError: the caller may not.
         """
 
 
 def _asking(caller: Caller) -> _Authorize:
-    """Return a check for the lane. A request that fails it goes the usual way, which reports or logs the refusal."""
+    """Return a check of rights for the quick lane. If it fails, the request goes to the handler, which refuses it."""
 
     def ask(operation: Operation, kind: ResourceType, names: Iterable[str], /) -> None:
         if not all(caller.may(operation, kind, name) for name in names):
@@ -186,10 +189,10 @@ def _asking(caller: Caller) -> _Authorize:
 
 
 def authorize(ask: "_Authorize", topics: Iterable[str], offsets: Iterable[GroupOffsets]) -> None:
-    """Refuse unless the caller may write to the topics, and commit the offsets.
+    """Require that the caller may write to the topics, and commit the offsets.
 
     Raises:
-        ForbiddenError: it may not.
+        ForbiddenError: the caller may not.
     """
     ask(Operation.WRITE, ResourceType.TOPIC, topics)
     for group in offsets:
@@ -198,7 +201,7 @@ def authorize(ask: "_Authorize", topics: Iterable[str], offsets: Iterable[GroupO
 
 
 def wait_ms(query: Mapping[str, str], limits: ApiLimits) -> int:
-    """Return the time that a request may take, in ms: its own or the default, within the bound."""
+    """Return the time that a request may take, in ms: its parameter or the default, up to the limit."""
     return min(
         TIMEOUT_MS.read(query) or limits.produce_timeout_ms_default, limits.produce_timeout_ms_max
     )
@@ -249,7 +252,7 @@ def _format(content_type: str) -> RecordFormat:
     """Return the format of keys and values in the body's JSON.
 
     Raises:
-        UnsupportedMediaTypeError: the request names another type.
+        UnsupportedMediaTypeError: the body has a type that transactions do not support.
     """
     format_ = produce_format(content_type)
     if format_ not in _DECODERS:
@@ -261,7 +264,7 @@ def _format(content_type: str) -> RecordFormat:
 
 
 def group_offsets(fields: Fields) -> Iterator[GroupOffsets]:
-    """Yield the rows of one group and member together, in the order of their first rows."""
+    """Yield the offsets to commit, one item per group and member, in the order of their first rows in the body."""
     gathered: dict[tuple[str, str | None, int], dict[tuple[str, int], CommittedNext]] = {}
     for row in fields.objects("offsets", shapes.TRANSACTION_OFFSET.fields):
         member_id = row.text("member_id")
