@@ -218,23 +218,23 @@ def _stand_in(name: str, why: str = "") -> click.Command:
 @click.option("--url", envvar="MILENA_URL", default=DEFAULT_URL, show_default=True, metavar="URL",
               help="Any node of the cluster.")  # fmt: skip
 @click.option("--profile", envvar="MILENA_PROFILE", metavar="NAME", shell_complete=complete_profile,
-              help="A cluster by its name in ~/.config/milena/config.toml.")  # fmt: skip
+              help="The name of a cluster in ~/.config/milena/config.toml.")  # fmt: skip
 @click.option("--timeout", "timeout_s", default=TIMEOUT_S, show_default=True, metavar="SECONDS",
               type=Duration("s", least=0.1), help="Longest wait for a response: 30, 500ms, 2m.")  # fmt: skip
 @click.option("--token-file", type=FILE, envvar="MILENA_TOKEN_FILE", metavar="FILE",
-              help="Ask with the token in this file; or MILENA_TOKEN.")  # fmt: skip
+              help="Send the token in this file; or set MILENA_TOKEN.")  # fmt: skip
 @click.option("--user", envvar="MILENA_USER", metavar="NAME",
-              help="Ask as this user, with a password.")  # fmt: skip
+              help="Send requests as this user, with a password.")  # fmt: skip
 @click.option("--password-file", type=FILE, envvar="MILENA_PASSWORD_FILE", metavar="FILE",
-              help="The user's password; or MILENA_PASSWORD.")  # fmt: skip
+              help="A file with the user's password; or set MILENA_PASSWORD.")  # fmt: skip
 @click.option("--ca", type=FILE, envvar="MILENA_CA", metavar="FILE",
-              help="PEM of who signed the nodes' certificates.")  # fmt: skip
+              help="PEM of the authorities that signed the nodes' certificates.")  # fmt: skip
 @click.option("--cert", type=FILE, envvar="MILENA_CERT", metavar="FILE",
               help="PEM of a certificate to show to nodes.")  # fmt: skip
 @click.option("--key", type=FILE, envvar="MILENA_KEY", metavar="FILE",
-              help="PEM of its key, unless that is with it.")  # fmt: skip
+              help="PEM of the key of --cert, unless the same file has it.")  # fmt: skip
 @click.option("--client-id", envvar="MILENA_CLIENT_ID", metavar="ID",
-              help="What this program calls itself, for quotas.")  # fmt: skip
+              help="The name of this program, for quotas.")  # fmt: skip
 @click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_show_version,
               help="Show the version and exit.")  # fmt: skip
 @click.pass_context

@@ -182,7 +182,12 @@ def _compiled_environment() -> Mapping[str, str]:
 
 @click.command()
 @click.option(
-    "--nodes", "node_count", type=click.Choice(["1", "3", "5"]), default="3", show_default=True
+    "--nodes",
+    "node_count",
+    type=click.Choice(["1", "3", "5"]),
+    default="3",
+    show_default=True,
+    help="The number of nodes.",
 )
 @click.option(
     "--data-dir",
@@ -196,6 +201,7 @@ def _compiled_environment() -> Mapping[str, str]:
     type=click.IntRange(1, 65_000),
     default=8082,
     show_default=True,
+    metavar="PORT",
     help="API port of node 1; the others follow.",
 )
 @click.option(
@@ -203,6 +209,7 @@ def _compiled_environment() -> Mapping[str, str]:
     type=click.IntRange(1, 65_000),
     default=7082,
     show_default=True,
+    metavar="PORT",
     help="Peer port of node 1; the others follow.",
 )
 @click.option(
@@ -230,12 +237,12 @@ def _compiled_environment() -> Mapping[str, str]:
     "--auto-create-topics/--no-auto-create-topics",
     default=True,
     show_default=True,
-    help="Create a topic when somebody produces to it.",
+    help="Create a topic when a client writes to it.",
 )
 @click.option(
     "--admin-password-file",
     type=click.Path(path_type=Path, dir_okay=False, resolve_path=True),
-    help="Ask callers who they are: the password of the first user, admin.",
+    help="Ask for credentials. The file has the password of the first user, admin.",
 )
 def dev(
     *,

@@ -30,7 +30,7 @@ def groups() -> None:
 
 
 @groups.command("list")
-@click.option("--json", "is_json", is_flag=True, help="For programs.")
+@click.option("--json", "is_json", is_flag=True, help="Print JSON, for programs.")
 @click.pass_obj
 def list_groups(target: ClusterTarget, is_json: bool) -> None:
     """List all consumer groups."""
@@ -40,7 +40,7 @@ def list_groups(target: ClusterTarget, is_json: bool) -> None:
 
 @groups.command("describe")
 @click.argument("names", type=NAME, metavar="GROUP...", nargs=-1, required=True)
-@click.option("--json", "is_json", is_flag=True, help="For programs.")
+@click.option("--json", "is_json", is_flag=True, help="Print JSON, for programs.")
 @click.pass_obj
 def describe_groups(target: ClusterTarget, names: Sequence[str], is_json: bool) -> None:
     """Show groups: their members, and for each partition its offset, end, lag and owner."""
@@ -106,7 +106,7 @@ def _parse_end_or_offset(
               help="N records forwards, or backwards if negative; at most to the start or the end.")  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Only show the offsets that a reset would set.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@click.option("--json", "is_json", is_flag=True, help="For programs.")
+@click.option("--json", "is_json", is_flag=True, help="Print JSON, for programs.")
 @click.pass_obj
 def reset_group(
     target: ClusterTarget,
@@ -235,7 +235,7 @@ async def _shift(
 @groups.command("delete")
 @click.argument("names", type=NAME, metavar="GROUP...", nargs=-1, required=True)
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@click.option("--json", "is_json", is_flag=True, help="For programs.")
+@click.option("--json", "is_json", is_flag=True, help="Print JSON, for programs.")
 @click.pass_obj
 def delete_groups(target: ClusterTarget, names: Sequence[str], yes: bool, is_json: bool) -> None:
     """Delete groups and their offsets. They must have no members."""

@@ -22,7 +22,7 @@ def nodes() -> None:
 
 
 @nodes.command("list")
-@click.option("--json", "is_json", is_flag=True, help="For programs.")
+@click.option("--json", "is_json", is_flag=True, help="Print JSON, for programs.")
 @click.pass_obj
 def list_nodes(target: ClusterTarget, is_json: bool) -> None:
     """List every registered node: state, role, rack, version.
@@ -44,7 +44,7 @@ def list_nodes(target: ClusterTarget, is_json: bool) -> None:
 @nodes.command("drain")
 @click.argument("node_id", metavar="ID", type=Number(min=1))
 @click.option("--undo", is_flag=True,
-              help="Cancel the moves away from it that are not complete.")  # fmt: skip
+              help="Cancel the moves away from the node that are not complete.")  # fmt: skip
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @move_options
 @click.pass_obj
@@ -83,7 +83,7 @@ async def _undo(client: AdminClient, node_id: int) -> list[RequestedMove]:
 
 @nodes.command("remove")
 @click.argument("node_id", metavar="ID", type=Number(min=1))
-@click.option("--json", "is_json", is_flag=True, help="For programs.")
+@click.option("--json", "is_json", is_flag=True, help="Print JSON, for programs.")
 @click.pass_obj
 def remove_node(target: ClusterTarget, node_id: int, is_json: bool) -> None:
     """Remove the node ID, which was scaled away or will not return.

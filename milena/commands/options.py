@@ -198,6 +198,10 @@ class Amount(click.IntRange):
 class SignedAmount(Amount):
     """An amount that may be negative: -100, 2k."""
 
+    def _describe_range(self) -> str:
+        # Click shows a range without bounds as x<=None.
+        return ""
+
     def convert(
         self, value: int | str, param: click.Parameter | None, ctx: click.Context | None
     ) -> int:

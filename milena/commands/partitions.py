@@ -37,7 +37,7 @@ def _node_ids(ctx: click.Context, parameter: click.Parameter, text: str) -> list
 @click.option("--partition", "-p", "numbers", type=Number(min=0), multiple=True,
               required=True, metavar="N", help="The partition; may be repeated.")  # fmt: skip
 @click.option("--to", "node_ids", required=True, callback=_node_ids, metavar="IDS",
-              help="The nodes that hold it then, as 1,2,4; the first is the preferred leader.")  # fmt: skip
+              help="The new nodes of the partition, as 1,2,4; the first is the preferred leader.")  # fmt: skip
 @move_options
 @click.pass_obj
 def move(
@@ -65,8 +65,8 @@ def move(
 @click.option("--partition", "-p", "number", type=Number(min=0), required=True,
               metavar="N", help="The partition.")  # fmt: skip
 @click.option("--by", "node_id", type=Number(min=1), required=True, metavar="ID",
-              help="The node; it must hold a replica.")  # fmt: skip
-@click.option("--json", "is_json", is_flag=True, help="For programs.")
+              help="The node to prefer; it must hold a replica.")  # fmt: skip
+@click.option("--json", "is_json", is_flag=True, help="Print JSON, for programs.")
 @click.pass_obj
 def lead(target: ClusterTarget, topic: str, number: int, node_id: int, is_json: bool) -> None:
     """Make a node the preferred leader of a partition of TOPIC.

@@ -225,7 +225,7 @@ def complete_profile(ctx: click.Context, parameter: click.Parameter, incomplete:
 
 
 @click.command()
-@click.option("--json", "is_json", is_flag=True, help="For programs.")
+@click.option("--json", "is_json", is_flag=True, help="Print JSON, for programs.")
 def profiles(is_json: bool) -> None:
     """List the profiles of this user: names for clusters, for use with --profile."""
     found = own_profiles()

@@ -27,11 +27,11 @@ _DRY_RUN = click.option("--dry-run", is_flag=True, help="Only show what would mo
 _THROTTLE = click.option("--throttle", type=Amount(min=0), metavar="BYTES",
                          help="Most bytes a second from a node to new replicas.  [default: the node's]")  # fmt: skip
 _CONCURRENT = click.option("--max-concurrent", type=Amount(min=0), metavar="N",
-                           help="Partitions that move at a time; 0 for all of them.  [default: 10]")  # fmt: skip
+                           help="The partitions that move at a time; 0: all.  [default: 10]")  # fmt: skip
 _WAIT = click.option(
     "--wait", "is_waiting", is_flag=True, help="Return when all moves are complete."
 )
-_JSON = click.option("--json", "is_json", is_flag=True, help="For programs.")
+_JSON = click.option("--json", "is_json", is_flag=True, help="Print JSON, for programs.")
 
 
 class MoveOptions(TypedDict):
@@ -148,7 +148,7 @@ def reassignments() -> None:
 
 
 @reassignments.command("list")
-@click.option("--json", "is_json", is_flag=True, help="For programs.")
+@click.option("--json", "is_json", is_flag=True, help="Print JSON, for programs.")
 @click.pass_obj
 def list_reassignments(target: ClusterTarget, is_json: bool) -> None:
     """List the moves in progress, and how much is left of each."""
@@ -162,10 +162,12 @@ def list_reassignments(target: ClusterTarget, is_json: bool) -> None:
 
 
 @reassignments.command("cancel")
-@click.option("--topic", type=NAME, metavar="NAME", help="Only of this topic; default all.")
+@click.option(
+    "--topic", type=NAME, metavar="NAME", help="Only moves of this topic.  [default: all]"
+)
 @click.option("--partition", "-p", type=Number(min=0), metavar="N",
               help="Only this partition of the topic.")  # fmt: skip
-@click.option("--json", "is_json", is_flag=True, help="For programs.")
+@click.option("--json", "is_json", is_flag=True, help="Print JSON, for programs.")
 @click.pass_obj
 def cancel_reassignments(
     target: ClusterTarget, topic: str | None, partition: int | None, is_json: bool

@@ -60,7 +60,7 @@ def plain_config(name: str, text: str) -> str:
 @click.option("--config", "configs", multiple=True, callback=_parse_configs, metavar="NAME=VALUE",
               help="A topic setting, such as retention.ms=3d or segment.bytes=64M; may be repeated.")  # fmt: skip
 @click.option("--if-not-exists", is_flag=True, help="Accept a topic that exists already.")
-@click.option("--json", "is_json", is_flag=True, help="For programs.")
+@click.option("--json", "is_json", is_flag=True, help="Print JSON, for programs.")
 @click.pass_obj
 def create_topic(
     target: ClusterTarget,
@@ -99,7 +99,7 @@ def create_topic(
 
 
 @topics.command("list")
-@click.option("--json", "is_json", is_flag=True, help="For programs.")
+@click.option("--json", "is_json", is_flag=True, help="Print JSON, for programs.")
 @click.pass_obj
 def list_topics(target: ClusterTarget, is_json: bool) -> None:
     """List all topics."""
@@ -114,7 +114,7 @@ def list_topics(target: ClusterTarget, is_json: bool) -> None:
 
 @topics.command("describe")
 @click.argument("name", type=NAME)
-@click.option("--json", "is_json", is_flag=True, help="For programs.")
+@click.option("--json", "is_json", is_flag=True, help="Print JSON, for programs.")
 @click.pass_obj
 def describe_topic(target: ClusterTarget, name: str, is_json: bool) -> None:
     """Show the topic NAME: id, size, settings, leaders, replicas, offsets.
@@ -139,7 +139,7 @@ def describe_topic(target: ClusterTarget, name: str, is_json: bool) -> None:
 @topics.command("delete")
 @click.argument("names", type=NAME, metavar="NAME...", nargs=-1, required=True)
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@click.option("--json", "is_json", is_flag=True, help="For programs.")
+@click.option("--json", "is_json", is_flag=True, help="Print JSON, for programs.")
 @click.pass_obj
 def delete_topics(target: ClusterTarget, names: Sequence[str], yes: bool, is_json: bool) -> None:
     """Delete topics and all of their records."""
@@ -164,7 +164,7 @@ def delete_topics(target: ClusterTarget, names: Sequence[str], yes: bool, is_jso
               help="Set a topic setting; may be repeated.")  # fmt: skip
 @click.option("--delete-config", "resets", multiple=True, type=NAME, metavar="NAME",
               help="Reset a topic setting to its default; may be repeated.")  # fmt: skip
-@click.option("--json", "is_json", is_flag=True, help="For programs.")
+@click.option("--json", "is_json", is_flag=True, help="Print JSON, for programs.")
 @click.pass_obj
 def alter_topic(
     target: ClusterTarget,
@@ -257,7 +257,7 @@ def _parse_offset(
 @click.option("--partition", "-p", "partitions", type=Number(min=0), multiple=True,
               metavar="N", help="Only this partition; may be repeated.  [default: all]")  # fmt: skip
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@click.option("--json", "is_json", is_flag=True, help="For programs.")
+@click.option("--json", "is_json", is_flag=True, help="Print JSON, for programs.")
 @click.pass_obj
 def delete_records(
     target: ClusterTarget,

@@ -21,7 +21,7 @@ def transactions() -> None:
 @transactions.command("list")
 @click.option("--older-than", "older_than_s", type=Duration("s"), metavar="SECONDS",
               help="Only those that are open for longer.")  # fmt: skip
-@click.option("--json", "is_json", is_flag=True, help="For programs.")
+@click.option("--json", "is_json", is_flag=True, help="Print JSON, for programs.")
 @click.pass_obj
 def list_transactions(target: ClusterTarget, older_than_s: float | None, is_json: bool) -> None:
     """List the open transactions, the oldest first."""
@@ -31,7 +31,7 @@ def list_transactions(target: ClusterTarget, older_than_s: float | None, is_json
 
 @transactions.command("describe")
 @click.argument("name", type=NAME, metavar="ID")
-@click.option("--json", "is_json", is_flag=True, help="For programs.")
+@click.option("--json", "is_json", is_flag=True, help="Print JSON, for programs.")
 @click.pass_obj
 def describe_transaction(target: ClusterTarget, name: str, is_json: bool) -> None:
     """Show the open transaction ID, a producer's id or name, and what it has written to each partition."""
@@ -56,7 +56,7 @@ def describe_transaction(target: ClusterTarget, name: str, is_json: bool) -> Non
 
 
 @transactions.command("find-hanging")
-@click.option("--json", "is_json", is_flag=True, help="For programs.")
+@click.option("--json", "is_json", is_flag=True, help="Print JSON, for programs.")
 @click.pass_obj
 def find_hanging(target: ClusterTarget, is_json: bool) -> None:
     """List transactions that are past their timeout; exit 1 if there are any.
@@ -78,7 +78,7 @@ def find_hanging(target: ClusterTarget, is_json: bool) -> None:
 @click.argument("producer_id", type=Number(min=0), metavar="ID")
 @click.argument("producer_epoch", type=Number(min=0), metavar="EPOCH")
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@click.option("--json", "is_json", is_flag=True, help="For programs.")
+@click.option("--json", "is_json", is_flag=True, help="Print JSON, for programs.")
 @click.pass_obj
 def abort_transaction(
     target: ClusterTarget, producer_id: int, producer_epoch: int, yes: bool, is_json: bool

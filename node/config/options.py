@@ -279,7 +279,8 @@ class NodeConfig:
         default=AccessMode.REQUIRED,
         metadata=option(
             kinds.choice(AccessMode.REQUIRED, AccessMode.OPTIONAL),
-            "What a cluster asks of callers once it has its first user. `required`: credentials and permission. "
+            "The credentials that a cluster asks of callers once it has its first user. "
+            "`required`: credentials and permission. "
             "`optional`: nothing; the nodes log a line for each request that `required` would refuse. To change the "
             "mode later, use `milena access set`.",
             SECURITY,

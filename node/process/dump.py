@@ -108,12 +108,12 @@ def walk(segment: SegmentBytes) -> Iterator[StoredBatch | SegmentEnd]:
 @click.command(epilog="It reads and never writes or locks; a node may run on the folder meanwhile.")
 @click.argument("path", type=click.Path(exists=True))
 @click.option("--offset", type=click.IntRange(min=0), default=0, metavar="N",
-              help="Begin with the batch that holds this offset.")  # fmt: skip
+              help="Start with the batch that holds this offset.")  # fmt: skip
 @click.option("--batches", "batches_max", type=click.IntRange(min=1), metavar="N",
-              help="Stop after so many.")  # fmt: skip
+              help="Stop after N batches.")  # fmt: skip
 @click.option("--records", "is_showing_records", is_flag=True,
-              help="Show the records of each batch, one a line, as JSON.")  # fmt: skip
-@click.option("--json", "is_json", is_flag=True, help="A batch a line, as JSON.")
+              help="Show the records of each batch, one per line, as JSON.")  # fmt: skip
+@click.option("--json", "is_json", is_flag=True, help="Print one batch per line, as JSON.")
 def dump(
     path: str, offset: int, batches_max: int | None, is_showing_records: bool, is_json: bool
 ) -> None:

@@ -12,7 +12,7 @@ from milena.model.access import AccessMode
 
 
 @click.group(cls=CommandGroup, invoke_without_command=True)
-@click.option("--json", "is_json", is_flag=True, help="For programs.")
+@click.option("--json", "is_json", is_flag=True, help="Print JSON, for programs.")
 @click.pass_context
 def access(ctx: click.Context, is_json: bool) -> None:
     """Show the access mode and who you are; set the mode."""
@@ -49,7 +49,7 @@ async def _check_superuser(client: AdminClient, user: str | None) -> None:
 @access.command("set")
 @click.argument("mode", metavar="MODE", type=click.Choice([mode.value for mode in AccessMode]))
 @click.option("--yes", is_flag=True, help="Set the mode even if it locks you out.")
-@click.option("--json", "is_json", is_flag=True, help="For programs.")
+@click.option("--json", "is_json", is_flag=True, help="Print JSON, for programs.")
 @click.pass_obj
 def set_mode(target: ClusterTarget, mode: str, yes: bool, is_json: bool) -> None:
     """Set the access mode.

@@ -43,19 +43,19 @@ def _operations(
 
 _WORDS = (
     click.option("--allow", "allowed", multiple=True, callback=_operations, metavar="OPERATIONS",
-                 help="What is allowed, as READ,WRITE; may be repeated."),
+                 help="Operations to allow, as READ,WRITE; may be repeated."),
     click.option("--deny", "denied", multiple=True, callback=_operations, metavar="OPERATIONS",
-                 help="What is denied, whatever other entries allow; may be repeated."),
+                 help="Operations to deny, whatever other entries allow; may be repeated."),
     click.option("--topic", "topics", multiple=True, metavar="NAME",
-                 help="Of this topic, * for every one; may be repeated."),
+                 help="On this topic, * for every topic; may be repeated."),
     click.option("--group", "groups", multiple=True, metavar="NAME",
-                 help="Of this consumer group; may be repeated."),
+                 help="On this consumer group; may be repeated."),
     click.option("--transactional-id", "transactional_ids", multiple=True, metavar="ID",
-                 help="Of this transactional id; may be repeated."),
-    click.option("--cluster", "is_cluster", is_flag=True, help="Of the cluster itself."),
+                 help="On this transactional id; may be repeated."),
+    click.option("--cluster", "is_cluster", is_flag=True, help="On the cluster itself."),
     click.option("--prefixed", "is_prefixed", is_flag=True,
-                 help="Names are prefixes: of all that begins so."),
-    click.option("--host", metavar="IP", help="From this address alone."),
+                 help="Names are prefixes: the entry is for every name that begins so."),
+    click.option("--host", metavar="IP", help="Only for calls from this address."),
 )  # fmt: skip
 
 
@@ -99,7 +99,7 @@ def _words(said: AclOptions) -> AclWords:
 @acls.command("list")
 @click.argument("principal", required=False, callback=_principal)
 @_with_words
-@click.option("--json", "is_json", is_flag=True, help="For programs.")
+@click.option("--json", "is_json", is_flag=True, help="Print JSON, for programs.")
 @click.pass_obj
 def list_acls(target: ClusterTarget, is_json: bool, **said: Unpack[AclOptions]) -> None:
     """List entries.
@@ -118,7 +118,7 @@ def list_acls(target: ClusterTarget, is_json: bool, **said: Unpack[AclOptions]) 
 @acls.command("add")
 @click.argument("principal", callback=_principal)
 @_with_words
-@click.option("--json", "is_json", is_flag=True, help="For programs.")
+@click.option("--json", "is_json", is_flag=True, help="Print JSON, for programs.")
 @click.pass_obj
 def add_acls(target: ClusterTarget, is_json: bool, **said: Unpack[AclOptions]) -> None:
     """Allow or deny operations to PRINCIPAL.
@@ -140,9 +140,9 @@ def add_acls(target: ClusterTarget, is_json: bool, **said: Unpack[AclOptions]) -
 @acls.command("remove")
 @click.argument("principal", required=False, callback=_principal)
 @_with_words
-@click.option("--dry-run", is_flag=True, help="Only say what would go.")
+@click.option("--dry-run", is_flag=True, help="Only show the entries that would be removed.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@click.option("--json", "is_json", is_flag=True, help="For programs.")
+@click.option("--json", "is_json", is_flag=True, help="Print JSON, for programs.")
 @click.pass_obj
 def remove_acls(
     target: ClusterTarget, dry_run: bool, yes: bool, is_json: bool, **said: Unpack[AclOptions]

@@ -10,13 +10,16 @@ from milena.commands.times import parse_amount
 from milena.model.quotas import QuotaKey
 
 USER = click.option(
-    "--user", type=NAME, metavar="NAME", help="Whose; '*': each that has none of its own."
+    "--user",
+    type=NAME,
+    metavar="NAME",
+    help="The user; '*': every user without a quota of its own.",
 )
 CLIENT_ID = click.option(
     "--client-id",
     type=NAME,
     metavar="ID",
-    help="Of which programs; '*': each that has none of its own.",
+    help="The programs with this client id; '*': every client id without a quota of its own.",
 )
 NONE = "none"
 
@@ -31,7 +34,7 @@ def quotas() -> None:
 
 
 @quotas.command("list")
-@click.option("--json", "is_json", is_flag=True, help="For programs.")
+@click.option("--json", "is_json", is_flag=True, help="Print JSON, for programs.")
 @click.pass_obj
 def list_quotas(target: ClusterTarget, is_json: bool) -> None:
     """List all quotas."""
@@ -43,7 +46,7 @@ def list_quotas(target: ClusterTarget, is_json: bool) -> None:
 @click.argument("bounds", nargs=-1, required=True, metavar="BOUND=AMOUNT...")
 @USER
 @CLIENT_ID
-@click.option("--json", "is_json", is_flag=True, help="For programs.")
+@click.option("--json", "is_json", is_flag=True, help="Print JSON, for programs.")
 @click.pass_obj
 def set_quota(
     target: ClusterTarget,
@@ -68,7 +71,7 @@ def set_quota(
 @quotas.command("delete")
 @USER
 @CLIENT_ID
-@click.option("--json", "is_json", is_flag=True, help="For programs.")
+@click.option("--json", "is_json", is_flag=True, help="Print JSON, for programs.")
 @click.pass_obj
 def delete_quota(
     target: ClusterTarget, user: str | None, client_id: str | None, is_json: bool

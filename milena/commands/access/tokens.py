@@ -16,7 +16,9 @@ from milena.commands.options import NAME, CommandGroup, delete_each
 from milena.commands.target import ClusterTarget
 from milena.commands.times import parse_duration
 
-_USER = click.option("--user", type=NAME, metavar="NAME", help="Whose.  [default: who asks]")
+_USER = click.option(
+    "--user", type=NAME, metavar="NAME", help="The user of the tokens.  [default: you]"
+)
 _TOKEN_PREFIX = "mln_"  # noqa: S105  # how tokens begin, and none
 
 
@@ -27,7 +29,7 @@ def tokens() -> None:
 
 @tokens.command("list")
 @_USER
-@click.option("--json", "is_json", is_flag=True, help="For programs.")
+@click.option("--json", "is_json", is_flag=True, help="Print JSON, for programs.")
 @click.pass_obj
 def list_tokens(target: ClusterTarget, user: str | None, is_json: bool) -> None:
     """List a user's tokens, the oldest first."""
@@ -57,15 +59,15 @@ def _grants(
 
 @tokens.command("create")
 @_USER
-@click.option("--note", metavar="TEXT", help="What it is for.")
+@click.option("--note", metavar="TEXT", help="A note for the list, such as what the token is for.")
 @click.option("--lifetime", "lifetime_ms", callback=_lifetime, metavar="TIME",
-              help="How long it is good for: 90d, 12h (ms, s, m, h, d, w).  [default: the cluster's]")  # fmt: skip
+              help="When the token expires: 90d, 12h (ms, s, m, h, d, w).  [default: the cluster's]")  # fmt: skip
 @click.option("--grant", "grants", multiple=True, callback=_grants, metavar="OPERATIONS:TYPE:NAME",
-              help="All that it is good for, as READ,WRITE:TOPIC:orders, or orders-* for a prefix; may be repeated."
+              help="Only these rights, as READ,WRITE:TOPIC:orders, or orders-* for a prefix; may be repeated."
                    "  [default: what its user may]")  # fmt: skip
 @click.option("--out", metavar="FILE",
-              help="Write it to this new file, which only you may read.")  # fmt: skip
-@click.option("--json", "is_json", is_flag=True, help="For programs.")
+              help="Write the token to this new file, which only you may read.")  # fmt: skip
+@click.option("--json", "is_json", is_flag=True, help="Print JSON, for programs.")
 @click.pass_obj
 def create_token(
     target: ClusterTarget,
@@ -103,7 +105,7 @@ def create_token(
 @click.argument("token_ids", type=NAME, metavar="ID...", nargs=-1, required=True)
 @_USER
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@click.option("--json", "is_json", is_flag=True, help="For programs.")
+@click.option("--json", "is_json", is_flag=True, help="Print JSON, for programs.")
 @click.pass_obj
 def delete_tokens(
     target: ClusterTarget, token_ids: Sequence[str], user: str | None, yes: bool, is_json: bool

@@ -25,7 +25,7 @@ def users() -> None:
 
 
 @users.command("list")
-@click.option("--json", "is_json", is_flag=True, help="For programs.")
+@click.option("--json", "is_json", is_flag=True, help="Print JSON, for programs.")
 @click.pass_obj
 def list_users(target: ClusterTarget, is_json: bool) -> None:
     """List all users."""
@@ -36,11 +36,15 @@ def list_users(target: ClusterTarget, is_json: bool) -> None:
 @users.command("create")
 @click.argument("names", type=NAME, metavar="NAME...", nargs=-1, required=True)
 @click.option("--superuser", "is_superuser", is_flag=True,
-              help="May do everything, whatever entries say.")  # fmt: skip
+              help="Give the user all rights, whatever entries say.")  # fmt: skip
 @click.option("--password-file", "file", metavar="FILE",
-              help="Its password; - is standard input.  [default: ask]")  # fmt: skip
-@click.option("--no-password", is_flag=True, help="It comes in with tokens alone.")
-@click.option("--json", "is_json", is_flag=True, help="For programs.")
+              help="A file with the password; - is standard input.  [default: ask]")  # fmt: skip
+@click.option(
+    "--no-password",
+    is_flag=True,
+    help="Create the user without a password: it signs in with tokens.",
+)
+@click.option("--json", "is_json", is_flag=True, help="Print JSON, for programs.")
 @click.pass_obj
 def create_user(
     target: ClusterTarget,
@@ -84,14 +88,14 @@ def create_user(
 @users.command("change")
 @click.argument("name", type=NAME)
 @click.option("--superuser/--no-superuser", "is_superuser", default=None,
-              help="Whether it may do everything; then no password is asked for.")  # fmt: skip
+              help="Give the user all rights, or take them; does not ask for a password.")  # fmt: skip
 @click.option("--password-file", "file", metavar="FILE",
-              help="Its new password; - is standard input.  [default: ask]")  # fmt: skip
+              help="A file with the new password; - is standard input.  [default: ask]")  # fmt: skip
 @click.option("--keep-previous", is_flag=True,
-              help="The former password stays good, too, until the next change.")  # fmt: skip
+              help="Accept the former password, too, until the next change.")  # fmt: skip
 @click.option("--revoke-tokens", is_flag=True,
-              help="Delete its tokens. Without this they stay: a token outlives a password.")  # fmt: skip
-@click.option("--json", "is_json", is_flag=True, help="For programs.")
+              help="Delete the user's tokens, too. Without this they stay valid.")  # fmt: skip
+@click.option("--json", "is_json", is_flag=True, help="Print JSON, for programs.")
 @click.pass_obj
 def change_user(
     target: ClusterTarget,
@@ -127,7 +131,7 @@ def change_user(
 @users.command("delete")
 @click.argument("names", type=NAME, metavar="NAME...", nargs=-1, required=True)
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@click.option("--json", "is_json", is_flag=True, help="For programs.")
+@click.option("--json", "is_json", is_flag=True, help="Print JSON, for programs.")
 @click.pass_obj
 def delete_users(target: ClusterTarget, names: Sequence[str], yes: bool, is_json: bool) -> None:
     """Delete users, their tokens and entries."""

@@ -26,15 +26,15 @@ _DEFAULTS = ProducerOptions()
 _SECONDS = 10.0
 _SIZE_MAX = 8 << 20
 
-_COUNT = click.option("--records", type=Amount(min=1), metavar="N", help="Stop after so many.")
+_COUNT = click.option("--records", type=Amount(min=1), metavar="N", help="Stop after N records.")
 _SECONDS_OPTION = click.option("--seconds", type=Duration("s", least=0.1, most=86_400), metavar="S",
-                               help="Stop after so long.  [default: 10, unless --records]")  # fmt: skip
-_JSON = click.option("--json", "is_json", is_flag=True, help="For programs.")
+                               help="Stop after this time.  [default: 10, unless --records]")  # fmt: skip
+_JSON = click.option("--json", "is_json", is_flag=True, help="Print JSON, for programs.")
 _ACKS = click.option("--acks", type=click.Choice(["all", "1"]), default="all", show_default=True,
-                     help="Who must have a record: all replicas in sync, the leader.")  # fmt: skip
+                     help="Replicas that must have a record: all in sync, or the leader.")  # fmt: skip
 # Records are recognised by their bytes. Sixteen random bytes do not repeat.
 _SIZE = click.option("--size", type=Amount(min=16, max=_SIZE_MAX), default=100, metavar="BYTES",
-                     show_default=True, help="Of a record's value: random bytes.")  # fmt: skip
+                     show_default=True, help="The size of each value, which is random bytes.")  # fmt: skip
 
 
 @click.group(cls=CommandGroup)
@@ -67,12 +67,12 @@ def _report(
 @_SIZE
 @_ACKS
 @click.option("--batch-bytes", type=Amount(min=1 << 10, max=32 << 20), metavar="BYTES",
-              default=_DEFAULTS.batch_bytes, show_default=True, help="How large a batch may get.")  # fmt: skip
+              default=_DEFAULTS.batch_bytes, show_default=True, help="The largest size of a batch.")  # fmt: skip
 @click.option("--linger-ms", type=Duration("ms", most=60_000), metavar="MS",
               default=_DEFAULTS.linger_ms, show_default=True,
-              help="How long a record may wait for others.")  # fmt: skip
+              help="The longest time that a record waits for others.")  # fmt: skip
 @click.option("--compression", type=click.Choice(list(COMPRESSIONS)),
-              default=_DEFAULTS.compression, show_default=True, help="Of whole batches.")  # fmt: skip
+              default=_DEFAULTS.compression, show_default=True, help="Compression of each batch.")  # fmt: skip
 @click.option("--rate", type=Rate(min=0, min_open=True, max=10_000_000), metavar="N",
               help="Records a second.  [default: as many as the cluster takes]")  # fmt: skip
 @_JSON

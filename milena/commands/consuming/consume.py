@@ -54,10 +54,10 @@ def _parse_format(ctx: click.Context, parameter: click.Parameter, text: str) -> 
 @click.command()
 @click.argument("topic", type=NAME)
 @click.option("--group", "-g", metavar="NAME",
-              help="As a member of this consumer group; until interrupted.")  # fmt: skip
+              help="Join this consumer group, and follow until interrupted.")  # fmt: skip
 @click.option("--session-timeout", "session_s", type=Duration("s", least=1, most=300), metavar="SECONDS",
-              help="With --group: so long after a crash, others get its partitions.  [default: 45]")  # fmt: skip
-@click.option("--from-beginning", is_flag=True, help="Start with the first record there is.")
+              help="With --group: the time after a crash until others get its partitions.  [default: 45]")  # fmt: skip
+@click.option("--from-beginning", is_flag=True, help="Start with the first record that is stored.")
 @click.option("--offset", type=Number(min=0), metavar="N", help="Start at this offset.")
 @click.option("--time", "time_ms", callback=moment, metavar="TIME",
               help="Start with the first record at or after this time: ISO-8601, ms since 1970, or -1h.")  # fmt: skip
@@ -66,26 +66,26 @@ def _parse_format(ctx: click.Context, parameter: click.Parameter, text: str) -> 
 @click.option("--until", callback=_parse_until, metavar="N|TIME",
               help="Stop before this offset, or before the first record at or after this time.")  # fmt: skip
 @click.option("--follow", "-f", "is_following", is_flag=True,
-              help="Go on with what comes, until interrupted.")  # fmt: skip
+              help="Print records as they arrive, until interrupted.")  # fmt: skip
 @click.option("--partition", "-p", "partitions", type=Number(min=0), multiple=True,
               metavar="N", help="Only this partition; may be repeated.  [default: all]")  # fmt: skip
 @click.option("--max-records", "-n", "records_max", type=Amount(min=0), metavar="N",
-              help="Stop after so many records.")  # fmt: skip
+              help="Stop after N records.")  # fmt: skip
 @click.option("--order", type=click.Choice(["partition", "time"]), default="partition",
-              show_default=True, help="How to put partitions into one stream.")  # fmt: skip
+              show_default=True, help="Print one partition after the other, or merge them by timestamp.")  # fmt: skip
 @click.option("--format", "layout", callback=_parse_format, default=Format.VALUE.value,
               show_default=True, metavar="value|key-value|json|raw|TEMPLATE",
-              help="What to print of a record. In a template: %k key, %v value, %t topic, %p partition, "
+              help="The parts of a record to print. In a template: %k key, %v value, %t topic, %p partition, "
                    "%o offset, %T time in ms, %h headers.")  # fmt: skip
 @click.option("--separator", "record_end", callback=separator, default=r"\n", show_default=True,
-              metavar="TEXT", help=r"What ends a record; \0 and the like are understood.")  # fmt: skip
+              metavar="TEXT", help=r"The end of each record; escapes such as \0 work.")  # fmt: skip
 @click.option("--key-separator", callback=separator, default=r"\t", show_default=True,
-              metavar="TEXT", help="What stands between key and value.")  # fmt: skip
+              metavar="TEXT", help="The text between key and value.")  # fmt: skip
 @click.option("--null-marker", default="null", show_default=True, metavar="TEXT",
-              help="What stands for a key or value that is none.")  # fmt: skip
+              help="The text for a null key or value.")  # fmt: skip
 @click.option("--on-out-of-range", type=click.Choice([p.value for p in OnOutOfRange]),
               default=OnOutOfRange.FAIL.value, show_default=True,
-              help="What to do when records were deleted before they were read.")  # fmt: skip
+              help="If records were deleted before they were read: stop, or go on at one end.")  # fmt: skip
 @click.pass_obj
 def consume(
     target: ClusterTarget,

@@ -19,8 +19,8 @@ LAG_MAX = 10_000
 
 @click.command()
 @click.option("--lag", "lag_max", type=Amount(min=0), default=LAG_MAX, show_default=True,
-              metavar="N", help="How much a group may have to read.")  # fmt: skip
-@click.option("--json", "is_json", is_flag=True, help="For programs.")
+              metavar="N", help="The lag of a group above which it is a warning.")  # fmt: skip
+@click.option("--json", "is_json", is_flag=True, help="Print JSON, for programs.")
 @click.pass_obj
 def doctor(target: ClusterTarget, lag_max: int, is_json: bool) -> None:
     """Examine the cluster: every node at its URL, quorum, leaders, replicas, disks, clocks, versions, groups.

@@ -17,10 +17,10 @@ INTERVAL_S = 2.0
 
 @click.command()
 @click.option("--watch", "-w", "is_watching", is_flag=True,
-              help="Go on, with rates and the lag of groups, until interrupted.")  # fmt: skip
+              help="Repeat until interrupted, with rates and the lag of groups.")  # fmt: skip
 @click.option("--interval", "interval_s", metavar="SECONDS", type=Duration("s", least=0.5, most=3600),
-              help="With --watch: between two looks.  [default: 2]")  # fmt: skip
-@click.option("--json", "is_json", is_flag=True, help="For programs.")
+              help="With --watch: the time between two samples.  [default: 2]")  # fmt: skip
+@click.option("--json", "is_json", is_flag=True, help="Print JSON, for programs.")
 @click.pass_obj
 def status(
     target: ClusterTarget, is_watching: bool, interval_s: float | None, is_json: bool

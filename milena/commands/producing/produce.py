@@ -57,42 +57,44 @@ def _headers(
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True),
                 default=STANDARD_INPUT)  # fmt: skip
 @click.option("--gzip", "is_packed", is_flag=True,
-              help="The input is packed; a FILE that ends in .gz is taken to be.")  # fmt: skip
+              help="Unpack the input with gzip; the default for a FILE that ends in .gz.")  # fmt: skip
 @click.option("--format", "form", type=click.Choice(["value", "json"]), default="value",
-              show_default=True, help="A line is a value, or a record as consume --format json prints it.")  # fmt: skip
+              show_default=True, help="Each line is a value, or a record of consume --format json.")  # fmt: skip
 @click.option("--key-separator", callback=separator, metavar="TEXT",
-              help=r"A line is KEY, TEXT, VALUE; \t and the like are understood.")  # fmt: skip
+              help=r"Each line is KEY, this text, VALUE; escapes such as \t work.")  # fmt: skip
 @click.option("--key-field", metavar="PATH",
-              help="A line is JSON, its key the field at this dotted path.")  # fmt: skip
+              help="Each line is JSON; the key is the field at this dotted path.")  # fmt: skip
 @click.option("--header", "headers", multiple=True, callback=_headers, metavar="NAME=VALUE",
-              help="A header of every record; may be repeated.")  # fmt: skip
-@click.option("--null-marker", metavar="TEXT", help="A value that is exactly this is a tombstone.")
+              help="Add this header to every record; may be repeated.")  # fmt: skip
+@click.option(
+    "--null-marker", metavar="TEXT", help="Write a tombstone for a value that is exactly this text."
+)
 @click.option("--on-bad-line", type=click.Choice(["fail", "skip"]), default="fail",
-              show_default=True, help="What to do with a line that has no key.")  # fmt: skip
+              show_default=True, help="Stop at a line without a key, or skip it.")  # fmt: skip
 @click.option("--partition", "-p", type=Number(min=0), metavar="N",
-              help="Everything into this partition.  [default: by key, else in turns]")  # fmt: skip
+              help="Write everything to this partition.  [default: by key, else in turns]")  # fmt: skip
 @click.option("--acks", type=click.Choice(list(ACKS)), default="all", show_default=True,
               help="Replicas that must have a record: all in sync, the leader, or none.")  # fmt: skip
 @click.option("--compression", type=click.Choice(list(COMPRESSIONS)),
-              default=_DEFAULTS.compression, show_default=True, help="Of whole batches.")  # fmt: skip
+              default=_DEFAULTS.compression, show_default=True, help="Compression of each batch.")  # fmt: skip
 @click.option("--batch-bytes", type=Amount(min=1 << 10, max=32 << 20), metavar="BYTES",
-              default=_DEFAULTS.batch_bytes, show_default=True, help="How large a batch may get.")  # fmt: skip
+              default=_DEFAULTS.batch_bytes, show_default=True, help="The largest size of a batch.")  # fmt: skip
 @click.option("--linger-ms", type=Duration("ms", most=3_600_000), metavar="MS",
               default=_DEFAULTS.linger_ms, show_default=True,
-              help="How long a record may wait for others.")  # fmt: skip
+              help="The longest time that a record waits for others.")  # fmt: skip
 @click.option("--rate", type=Rate(min=0, min_open=True, max=10_000_000), metavar="N",
-              help="Most records a second.  [default: as many as the cluster takes]")  # fmt: skip
+              help="The most records a second.  [default: as many as the cluster takes]")  # fmt: skip
 @click.option("--no-idempotent", is_flag=True,
               help="Do not number batches: a retry may then write a record twice.")  # fmt: skip
 @click.option("--transactional", metavar="ID",
-              help="All lines or none, as one transaction of this name, open for 15 minutes at most.")  # fmt: skip
+              help="Write all lines or none, in one transaction of this name, at most 15 minutes long.")  # fmt: skip
 @click.option("--name", metavar="NAME",
-              help="Go on where the last run of this name stopped: each record of FILE is there once.")  # fmt: skip
+              help="Continue where the last run of this name stopped: each record is written once.")  # fmt: skip
 @click.option("--timeout", "delivery_s", type=Duration("s", least=0.1, most=86_400),
               metavar="SECONDS", default=_DEFAULTS.delivery_timeout_ms / 1000, show_default=True,
-              help="How long a record may take to be acknowledged, retries included.")  # fmt: skip
+              help="The longest time until a record is acknowledged, with all retries.")  # fmt: skip
 @click.option("--json", "is_json", is_flag=True,
-              help="A summary for programs on standard output.")  # fmt: skip
+              help="Print a summary as JSON, for programs.")  # fmt: skip
 @click.pass_obj
 def produce(
     target: ClusterTarget,

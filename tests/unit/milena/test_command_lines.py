@@ -192,6 +192,32 @@ def test_every_argument_that_is_a_name_may_not_be_empty():
 
 # -- wrong input -------------------------------------------------------------------------------
 
+ODD = ("Whose", "Who ", "What ", "Of ", "That ", "Those ", "So ", "With which")
+
+
+def every_command(command=command_line.cli, words=()):
+    """Yield each command with its words, groups included."""
+    yield words, command
+    if isinstance(command, click.Group):
+        ctx = click.Context(command, info_name=words[-1] if words else "milena")
+        for name in command.list_commands(ctx):
+            found = command.get_command(ctx, name)
+            assert found is not None
+            yield from every_command(found, (*words, name))
+
+
+def test_every_option_has_a_help_that_a_new_user_understands():
+    for words, command in every_command():
+        for param in command.params:
+            if not isinstance(param, click.Option) or param.hidden:
+                continue
+            where = f"{' '.join(words)} {param.opts[-1]}"
+            assert param.help, f"{where} has no help"
+            assert not param.help.startswith(ODD), f"{where}: {param.help}"
+            shown = " ".join(param.get_help_record(click.Context(command)) or ())
+            assert "<=None" not in shown, f"{where}: {shown}"
+
+
 WRONG = """
 topic list | No such command 'topic': did you mean topics?
 topics lst | No such command 'lst': did you mean list?
