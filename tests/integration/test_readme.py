@@ -50,6 +50,14 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         yield found
 
 
+# These run in the order of the page, on one cluster, as a reader does.
+
+
+def test_a_record_is_written_and_read_as_the_first_lines_say(place: Place) -> None:
+    assert len(steps(HEAD)) == 2
+    place.check(steps(HEAD))
+
+
 def test_the_walk_with_curl_prints_what_the_readme_says(place: Place) -> None:
     assert len(walk()) > 8
     place.check(walk())
@@ -67,11 +75,6 @@ def test_lines_go_in_and_come_out_and_a_program_reads_them_as_the_readme_says(pl
         check=False,
     )
     assert printed.stdout.splitlines() == said, printed.stderr
-
-
-def test_a_record_is_written_and_read_as_the_first_lines_say(place: Place) -> None:
-    assert len(steps(HEAD)) == 2
-    place.check(steps(HEAD))
 
 
 def test_the_first_task_of_the_index_runs(place: Place) -> None:
