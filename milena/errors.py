@@ -1,7 +1,7 @@
 """Errors of the client: a small tree, in which each leaf has one meaning for the caller.
 
     ClientError
-    ├── UnreachableError           no node responded: nothing is known to have been requested
+    ├── UnreachableError           no node could be reached, or none responded to a repeatable request
     │   └── NeverReachedError      no node has ever responded to this client: the addresses may be wrong
     ├── UnexpectedAnswerError      a response of another form: another server, another version
     ├── BadCredentialsError        a file with a secret or a certificate cannot be used: nothing was sent
@@ -13,26 +13,26 @@
     │   ├── TargetNotFoundError    the named thing does not exist
     │   ├── TargetExistsError      the thing to create exists already
     │   ├── OutOfRangeError        an offset that the partition does not have
-    │   ├── ConditionFailedError   the partition does not end at the offset that a record was to get
+    │   ├── ConditionFailedError   ``if_match`` is not the partition's next offset
     │   ├── TooLargeError          a batch or record above its limit
     │   ├── NotNowError            nothing was done; the same call may succeed later
     │   ├── ServerFailedError      a fault of the node or of a proxy; the result is unknown
     │   ├── SequenceRefusedError   the sequence of an idempotent batch is not the next one
     │   ├── ProducerFencedError    another producer took over the id
-    │   ├── TransactionAbortedError  nothing of the transaction counts, or ever will
-    │   ├── MemberUnknownError     the group has no such member, or no longer
+    │   ├── TransactionAbortedError  none of the transaction's writes takes effect
+    │   ├── MemberUnknownError     the group has no such member (any more)
     │   ├── MemberFencedError      another process took over the member's instance id
-    │   ├── StaleMemberError       the member's epoch is not the present one, or the partition is not its own
+    │   ├── StaleMemberError       the member's epoch is stale, or it does not have the partition
     │   ├── GroupNotEmptyError     the group has members, and the change is for groups without
     │   └── UnknownResultError     the change may or may not have been made
     ├── ConsumerError              raised by the consumer itself
-    │   ├── CommitFailedError      partitions went to other members meanwhile: nothing was committed
+    │   ├── CommitFailedError      the consumer has lost the partitions: nothing was committed
     │   └── ConsumerFencedError    another process took over the instance id
     └── ProducerError              refused by the client itself: nothing was sent
         ├── RecordTooLargeError    one record above what a batch may hold
         ├── BadRecordError         a key, value, header, timestamp or partition that cannot be sent
         ├── BufferFullError        the buffer stayed full for too long
-        ├── DeliveryTimeoutError   time was up before any node took the record: it was not written
+        ├── DeliveryTimeoutError   the delivery timeout passed: the record was not written
         └── ClientClosedError      the client or producer is closed
 
 Each error has a message for people. ``AnswerError`` adds the HTTP status and the API's error code. ``request_id`` is

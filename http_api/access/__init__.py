@@ -1,1 +1,1 @@
-"""Callers, their rights, and their shares of groups."""
+"""Callers (authenticated clients), their rights, and limits on the groups that they create."""

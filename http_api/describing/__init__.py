@@ -1,1 +1,1 @@
-"""Parameters, bodies and errors: one definition of each reads it, checks it and describes it in OpenAPI."""
+"""Definitions of parameters, bodies and errors. Each is used to read and check requests, and to describe them."""

@@ -1,1 +1,1 @@
-"""Record formats: json, binary, raw batches."""
+"""Formats of records in requests and responses: JSON, base64, text, lines, Arrow, and how streams frame them."""

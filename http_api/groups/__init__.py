@@ -1,1 +1,1 @@
-"""Parts of group requests that every dialect shares."""
+"""Parts of requests about consumer groups, for the v3 and the native API."""

@@ -1,1 +1,1 @@
-"""Endpoints of Milena's own dialect: metadata, producers, health, metrics."""
+"""The native API: Milena's own endpoints, such as metadata, producers, health and metrics."""

@@ -1,1 +1,1 @@
-"""The path past the web framework: small writes with a known head, and responses that are ready."""
+"""Fast paths that bypass the web framework: small writes with a known head, and refusals of bad credentials."""

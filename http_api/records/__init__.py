@@ -1,1 +1,1 @@
-"""Parts of record requests that every dialect shares."""
+"""Parts of requests that write records, for all APIs of a node (v2, v3 and native)."""

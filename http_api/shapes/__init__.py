@@ -1,1 +1,1 @@
-"""JSON Schemas of requests and responses: handlers read field names here, and ``serving.openapi`` the rest."""
+"""JSON Schemas of requests and responses. Handlers take field names from them, and ``serving.openapi`` the schemas."""

@@ -1,1 +1,1 @@
-"""Responses without an end, and responses that clients do not read."""
+"""Streams (responses that may have no end), and limits for clients that do not read their responses."""

@@ -1,1 +1,1 @@
-"""The v2 dialect of Kafka REST proxies."""
+"""The v2 API of Kafka REST proxies."""

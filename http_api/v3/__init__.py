@@ -1,1 +1,1 @@
-"""The v3 dialect: clusters, topics, configs."""
+"""The v3 API of Confluent's REST proxy: clusters, topics, configs, groups, records."""

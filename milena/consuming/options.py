@@ -106,8 +106,10 @@ class ConsumerOptions:
     assignor: Assignor = "sticky"
 
     instance_id: str | None = None
-    """A name of this member across restarts. A process that joins with it within the session timeout keeps the
-    partitions."""
+    """A name of this member across restarts: a process that joins with it in time keeps the partitions.
+
+    The limit is ``session_timeout_ms``.
+    """
 
     client_id: str = "milena"
     """The name of this program in ``milena groups describe``."""

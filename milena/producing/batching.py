@@ -133,7 +133,7 @@ class MonotonicClock(Protocol):
 
 
 class Lane:
-    """The state of one partition: its open batch, its waiting shipments, and its sequence.
+    """The sending state of one partition: its open batch, its waiting shipments, and its sequence.
 
     While ``is_busy``, a task sends the lane's shipments. Before it stops, it looks for new ones.
     """

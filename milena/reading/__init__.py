@@ -1,1 +1,1 @@
-"""Reading one partition: a pure cursor, and the shell that fetches ahead."""
+"""Read one partition: a cursor without I/O, and a reader that fetches ahead."""

@@ -1,1 +1,1 @@
-"""One partition's log: append, read, sync, cut at both ends."""
+"""One partition's log on one node: append, read, sync, truncate, remove old segments."""

@@ -1,1 +1,1 @@
-"""Files with runs of batches, their indexes and tables, and the rules for removing them."""
+"""Segments: files with consecutive batches, their indexes, and the rules for removing them."""

@@ -1,1 +1,1 @@
-"""State that is stored next to a log's records: epochs, writers, checkpoints; each small and checksummed."""
+"""State of a log in small files with checksums: leader epochs, writers (producers, keys, transactions), checkpoints."""

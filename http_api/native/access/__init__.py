@@ -1,1 +1,1 @@
-"""Rights and their bounds: users, tokens, entries, quotas."""
+"""Native endpoints of access control and quotas: the mode, users, tokens, limits."""

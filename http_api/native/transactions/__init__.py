@@ -1,1 +1,1 @@
-"""Transactions: complete ones in one request, and sessions that clients write step by step."""
+"""Native endpoints of transactions: in one request, or with separate requests to begin, write and end."""
