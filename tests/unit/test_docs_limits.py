@@ -76,6 +76,8 @@ FIXED: dict[str, tuple[ModuleType, str]] = {
     "committed offsets": (group_rules, "OFFSETS_MAX"),
     "offsets of a commit": (group_rules, "OFFSETS_PER_COMMIT_MAX"),
     "metadata of an offset": (group_rules, "METADATA_BYTES_MAX"),
+    "protocols of a Kafka client's member": (group_rules, "PROTOCOLS_MAX"),
+    "assignments of a Kafka client's group": (group_rules, "ASSIGNMENT_BYTES_MAX"),
     "REST consumers": (group_rules, "CONSUMERS_MAX"),
     "REST consumers of a user": (v2_consumers, "CONSUMERS_PER_PRINCIPAL_MAX"),
     "calls of a REST consumer that wait": (consumer_sessions, "CALLS_PER_CONSUMER_MAX"),
@@ -99,7 +101,7 @@ INTERNAL = {
     bounds: set(),
     group_rules: {
         "PREDECESSORS_MAX", "PREDECESSORS_BYTES_MAX", "TOPIC_LENGTH_MAX", "DURATION_MS_MAX", "COMMITS_PER_COMMAND_MAX",
-        "PATTERN_LENGTH_MAX", "ASSIGNMENT_BYTES_MAX", "PROTOCOLS_MAX",
+        "PATTERN_LENGTH_MAX",
     },
     producers: {"BLOCKS_PER_PRINCIPAL_MAX", "BLOCKS_MAX", "FORGOTTEN_PER_COMMAND_MAX"},
     access: {"GRANTS_PER_TOKEN_MAX", "VERIFIERS_MAX", "VERIFIER_LENGTH_MAX", "NOTE_LENGTH_MAX"},
