@@ -17,8 +17,8 @@ from milena.cluster.credentials import ANONYMOUS, Credentials
 from milena.errors import UnexpectedAnswerError
 
 FIRST_PORT, LAST_PORT = 20000, 32000
-"""Below the range from which systems pick ports of outgoing connections (32768 and up on Linux): a node that is
-down cannot lose its port to a client before it is back."""
+"""The ports of nodes. They are below the range of outgoing connections (32768 and up on Linux), so no client can take
+the port of a node that is down."""
 POLL_S = 0.05
 READY_TIMEOUT_S = 60.0
 STOPPED_TIMEOUT_S = 20.0

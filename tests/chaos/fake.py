@@ -34,14 +34,18 @@ TRANSACTION_BUGS = {
 }
 """The bugs of ``fake_transactions``, each with the anomaly that the checker must report:
 
-transactions   none: it has transactions, and they are correct cross          none: sometimes waits between two writes
-of a request, so that other requests come in between show-aborted   shows records of aborted transactions torn
-sometimes aborts the last write of a request that it commits lose-commit    acknowledges a commit, and aborts
-double-keyed   carries out some requests with a key twice backwards      sometimes writes a request's records of a
-partition in reverse order show-open      shows records of open transactions, and is slow to write offsets-alone
-sometimes aborts a commit, except its offsets unfenced       lets the former holder of a transactional id commit
-two-faced      accepts every end that is requested, also after the opposite one hang           never aborts a
-transaction that is left open
+transactions   none: it has transactions, and they are correct
+cross          none: sometimes waits between two writes of a request, so that other requests come in between
+show-aborted   shows records of aborted transactions
+torn           sometimes aborts the last write of a request that it commits
+lose-commit    acknowledges a commit, and aborts
+double-keyed   carries out some requests with a key twice
+backwards      sometimes writes a request's records of a partition in reverse order
+show-open      shows records of open transactions, and is slow to write
+offsets-alone  sometimes aborts a commit, except its offsets
+unfenced       lets the former holder of a transactional id commit
+two-faced      accepts every end that is requested, also after the opposite one
+hang           never aborts a transaction that is left open
 """
 BUGS = {
     **TRANSACTION_BUGS,
@@ -61,11 +65,17 @@ BUGS = {
 }
 """The bugs, each with the anomaly that the checker must report:
 
-lose-acked    acknowledges, and writes two seconds later no-fsync      does not sync; only a power cut reveals it
-ignore-full   acknowledges records that did not fit on a full disk dirty-read    shows records before they are written
-reorder       appends an acknowledged record after later ones wrong-offset  acknowledges an offset that is one too high
-damage        sometimes returns changed contents skip          sometimes omits a record from a page double
-sometimes appends twice fail-visible  responds 422, and appends stale-node    one node has another value at one offset
+lose-acked    acknowledges, and writes two seconds later
+no-fsync      does not sync; only a power cut reveals it
+ignore-full   acknowledges records that did not fit on a full disk
+dirty-read    shows records before they are written
+reorder       appends an acknowledged record after later ones
+wrong-offset  acknowledges an offset that is one too high
+damage        sometimes returns changed contents
+skip          sometimes omits a record from a page
+double        sometimes appends twice
+fail-visible  responds 422, and appends
+stale-node    one node has another value at one offset
 split-brain   replicates, but the lowest id that a node reaches is its leader: no epochs, no quorum
 """
 PAGE_RECORDS = 500

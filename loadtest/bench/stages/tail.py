@@ -35,8 +35,11 @@ With the data of the turns, the disk use stays below 1 GB.
 READERS = 4
 _PRODUCERS = 32
 _RATE = 300.0
-"""Records a second of all producers: a tenth of what three nodes on two cores take. Each of the producers has one
-record under way: that they keep up until an acknowledgement takes a tenth of a second."""
+"""Records per second of all producers together: a tenth of what three nodes on two cores can write.
+
+A producer has one record in flight. So all producers together keep up until an acknowledgement takes a tenth of a
+second.
+"""
 _RECORDS = FETCH_BYTES // 16 // LARGE
 """Records of 1 KB in a batch of 64 KB; a fetch has sixteen batches."""
 _FILL_S = 0.2

@@ -39,7 +39,7 @@ In some runs a node gets moved replicas at 20 kB/s, and several moves of each to
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """The parameters of a run besides its seed. ``seconds`` are virtual, and have the faults."""
+    """The parameters of a run besides its seed. ``seconds`` is the virtual time with faults."""
 
     nodes: int = 3
     """The number of voters."""

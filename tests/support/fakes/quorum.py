@@ -54,8 +54,8 @@ class FakeQuorum:
         self.node_id = node_id
         self.machine = machine
         self.faults: list[str] = []
-        """The outcomes of the next proposals: "ok", "refused" (never applied), "lost" (applied, no answer) or
-        "vanished" (neither applied nor answered)."""
+        """The outcomes of the next proposals: "ok", "refused" (never applied), "lost" (applied, without a
+        response) or "vanished" (neither)."""
         self.proposed: list[bytes] = []
         self.contacts: dict[int, int] = {}
         self.is_stopped = False

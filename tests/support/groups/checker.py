@@ -1,13 +1,14 @@
 """Check a history against the promises of a consumer group (pure). A finding is a name and a sentence.
 
-``lost-record``          never processed, although the group's committed offset is above it ``starved-partition``
-never processed and not below the committed offset, although there was enough time ``starved-member``       alive at the
-end without a partition, although there are enough partitions ``owned-twice``          two members were assigned a
-partition in the same generation ``owned-at-once``        two members worked on a partition at the same time, both
-within their sessions ``fenced-commit``        accepted from a member that did not own the partition any more
-``commit-went-back``     a committed offset is less than one that was acknowledged or seen earlier ``committed-unread``
-a member committed an offset up to which no member had processed ``other-record``         two members read different
-records at one offset
+``lost-record``          never processed, although the group's committed offset is above it
+``starved-partition``    never processed and not below the committed offset, although there was enough time
+``starved-member``       alive at the end without a partition, although there are enough partitions
+``owned-twice``          two members were assigned a partition in the same generation
+``owned-at-once``        two members worked on a partition at the same time, both within their sessions
+``fenced-commit``        accepted from a member that did not own the partition any more
+``commit-went-back``     a committed offset is less than one that was acknowledged or seen earlier
+``committed-unread``     a member committed an offset up to which no member had processed
+``other-record``         two members read different records at one offset
 
 ``late-commit`` is no violation: an attempt whose sender got no response took effect after later attempts.
 """
@@ -127,7 +128,7 @@ def _later_owner(answers: list[Answered], commit: Commit, partition: int) -> Ans
 
 
 def check_commits(history: GroupHistory) -> Iterator[Finding]:
-    """Check that no answer is below an offset that was acknowledged or seen before the question."""
+    """Check that no response has an offset below one that was acknowledged or seen before the request."""
     known: list[tuple[float, int, int, str]] = []
     for commit in _accepted(history):
         known += [(commit.at_s, p, offset, _words(commit)) for p, offset in commit.offsets]

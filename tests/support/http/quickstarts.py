@@ -2,10 +2,10 @@
 
 Each quickstart follows a proxy's own introduction, with its media types, names and types of values:
 
-Confluent's REST proxy  https://docs.confluent.io/platform/current/kafka-rest/quickstart.html and its README Redpanda's
-HTTP proxy   https://docs.redpanda.com/current/develop/http-proxy/ Karapace
-https://github.com/Aiven-Open/karapace, README Strimzi's bridge        https://strimzi.io/docs/bridge/latest/, Kafka
-Bridge quickstart
+Confluent's REST proxy  https://docs.confluent.io/platform/current/kafka-rest/quickstart.html and its README
+Redpanda's HTTP proxy   https://docs.redpanda.com/current/develop/http-proxy/
+Karapace                https://github.com/Aiven-Open/karapace, README
+Strimzi's bridge        https://strimzi.io/docs/bridge/latest/, Kafka Bridge quickstart
 
 If the proxies differ, Milena behaves as docs/http-api.md describes. Milena has no schema registry, so it must refuse
 steps with Avro, with an explanation.

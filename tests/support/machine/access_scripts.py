@@ -1,10 +1,13 @@
 """Command lines of users, tokens, access control entries and quotas, for ``machine_scripts``.
 
-init-access root [mode=required]                     create the first user mode required user ann [version=0]
-[passwords=p,q] [super]         create or change a user delete-user ann token tok00001 ann [of=7]
-[grants=TOPIC:orders*:READ+WRITE,..] [expires=5000] delete-tokens tok00001,.. acls +User:ann:TOPIC:orders*:READ
--User:ann:...:DENY:10.0.0.1      a star at the end makes a prefix of a name quota ann/app request_rate=5
-producer_byte_rate=      /app and ann/ name only one of both; an empty value removes a limit
+init-access root [mode=required]                     create the first user
+mode required
+user ann [version=0] [passwords=p,q] [super]         create or change a user
+delete-user ann
+token tok00001 ann [of=7] [grants=TOPIC:orders*:READ+WRITE,..] [expires=5000]
+delete-tokens tok00001,..
+acls +User:ann:TOPIC:orders*:READ -User:ann:...:DENY:10.0.0.1      a star at the end makes a prefix of a name
+quota ann/app request_rate=5 producer_byte_rate=      /app and ann/ name only one; an empty value removes a limit
 """
 
 from milena.model.types import WallMs

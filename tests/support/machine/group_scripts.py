@@ -1,13 +1,13 @@
 """Command lines of consumer groups, offsets and REST consumers, for ``machine_scripts``.
 
 group g 2 a@2:t-0,t-1>t-0 [..] [left=b,c] [by=other] [version=7]
-                            a group's next state at generation 2: member a, at epoch 2, holds t-0 and t-1 and shall
-                            hold t-0; ``*a`` is a REST consumer, ``a/i`` has instance id i
+                            a group's next state at generation 2: member a, at epoch 2, holds t-0 and t-1, and its
+                            target is t-0; ``*a`` is a REST consumer, ``a/i`` has instance id i
 commit g [a@2] t-0=5 [..] [by=other] | also g2 [a@2] t-0=5     ``also``: one more commit for the next ``commit``
-expire g 1010 [by=..]        forget what was committed before that time | delete-group g [by=..]
-consumer g i [topics=a,b] [pattern=p] [assigned=t-0,t-1] [created=9] [by=..]       changes one with created=, else new
+expire g 1010 [by=..]        remove the offsets that were committed before that time | delete-group g [by=..]
+consumer g i [topics=a,b] [pattern=p] [assigned=t-0,t-1] [created=9] [by=..]       create; with created= change
 drop g i [j=9 ..] [by=..]    drop REST consumers; i=9: the one created at 9
-offsets g                   what is committed, without a command
+offsets g                   show the committed offsets, without a command
 """
 
 from dataclasses import dataclass, field

@@ -1,9 +1,9 @@
-"""Runs command lines against the state machine, for golden scripts; keeps brokers' directories, as nodes would.
+"""Run command lines against the state machine, for golden scripts; keep brokers' directories like nodes.
 
-After every command the image must keep its invariants and survive a snapshot; every command crosses the codec.
+After every command the image must keep its invariants and survive a snapshot; every command is encoded and decoded.
 
-    cluster 1,2,3 [level=2]     all that it takes until these brokers are alive, without output
-    init 1,2,3 [level=2] | controller 1 | level 2 | check [bad] [late]      says what it compares, if anything
+    cluster 1,2,3 [level=2]     every command until these brokers are alive, without output
+    init 1,2,3 [level=2] | controller 1 | level 2 | check [bad] [late]      check prints what it compares, if anything
     register 1 [dir=d1] [rack=r] [last=4] [features=1..1] [suspect=t-0:3:100,..] [damaged=t-0,..] [forgets]
     unfence 1 | start 1 [as register] | fence 1 [bare] | drain 1 | unregister 1
     elect | elect clean | preferred | shrink | lead t-0 2 isr=2,3 [unclean]
@@ -11,12 +11,12 @@ After every command the image must keep its invariants and survive a snapshot; e
     give-up t-0 2 [leader=1 isr=1,3] [epoch=3] [partition_epoch=0] [unclean]      as planned, or another change
     isr t-0 1,2 [by=1] [leader_epoch=0] [partition_epoch=0] [stale=2] | producer [name]
     move t-0 3,4,5 [max=1] [throttle=100] | start-move t-0 | finish-move t-0 [leader=3] | cancel-move t-0 [leader=1]
-    steps | handover      what the controller would do next for all moves
-    again [incarnation=0] [sequence=1]      the last command once more, or under another number
-    principal User:ann | principal      on whose behalf what follows is done, without output
+    steps | handover      the next steps of all moves, as the controller plans them
+    again [incarnation=0] [sequence=1]      the last command once more, or with another number
+    principal User:ann | principal      the user of the following commands, without output
     forget-audited 3
 
-``group_scripts`` has those of groups, offsets and consumers, ``transaction_scripts`` those of transactions,
+``group_scripts`` has the command lines of groups, offsets and consumers, ``transaction_scripts`` those of transactions,
 ``access_scripts`` those of users, tokens and entries.
 """
 

@@ -1,10 +1,10 @@
-"""Command lines of transactions, for ``machine_scripts``. ``1@0`` is the one of producer 1 at epoch 0.
+"""Command lines of transactions, for ``machine_scripts``. ``1@0`` is the transaction of producer 1 at epoch 0.
 
 end 1@0 t-0=3:9 t-1=9 [keyed] [g/t-0=7 g/a@2/t-1=8]     a commit of offsets 3 to 9 in t-0, and up to 9 in t-1; group g,
                             member a at epoch 2, has read up to 8 of t-1
 end 1@0 abort               | also-end ..      one more end for the next ``end``
-finish 1@0 t-0,t-1          markers of these partitions are in their logs
-outcome 1@0 t-0,t-1         what the image says of it there, without a command
+finish 1@0 t-0,t-1          the logs of these partitions have the marker
+outcome 1@0 t-0,t-1         the state of the transaction in these partitions, without a command
 """
 
 from dataclasses import dataclass, field
