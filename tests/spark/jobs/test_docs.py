@@ -27,7 +27,8 @@ def test_the_walk_prints_what_the_document_says(tmp_path):
     (tmp_path / "tests").symlink_to(ROOT / "tests")
     walk = steps(TEXT)
     assert len(walk) >= 7
-    with started(blocks(TEXT, "sh")[0], tmp_path) as place:
+    start = next(block for block in blocks(TEXT, "sh") if block.startswith("milena dev"))
+    with started(start, tmp_path) as place:
         for step in walk:
             place.check([step])
 
