@@ -122,9 +122,7 @@ class Node(Assembly):
         )
         self._ids = ids
         self._machine = MetadataMachine()
-        # Beside the log whose indices it counts: an operator who deletes that deletes both.
-        position = config.data_dir / "raft" / "audit-position"
-        self._machine.on_audited(AuditLines(config.audit_file, position).write)
+        self._machine.on_audited(AuditLines(config.audit_file).write)
         self._secret = secret_of(config)
         self._peer_tls = peer_tls(config)
         self._api_tls = api_tls(config)

@@ -1,9 +1,8 @@
 """Writes audited changes as JSON lines: to a separate file, or to the node's log.
 
-Every node writes the same lines as it applies the commands; ``index`` distinguishes them. A node that starts applies
-its latest commands again. A file continues after its last line. For the log, the node keeps the index of the last line
-in a small file, which is not synced: only a power cut can make the log have lines twice. A node writes no lines for
-changes that it received in a snapshot; the audit topic has them.
+Every node writes the same lines when it applies the commands; ``index`` identifies a line. A node that starts applies
+its latest commands again. So the log gets their lines twice, but a file only gets lines after its last one. A node
+writes no lines for changes that it received in a snapshot. The audit topic has these.
 """
 
 import logging
@@ -19,32 +18,20 @@ from raft_meta.machine.image import AuditEntry
 _log = logging.getLogger("milena.audit")
 
 _TAIL_BYTES = 1 << 20
-"""Bytes read to find the last line; no line is longer."""
-_POSITION_DIGITS = 20
-"""The length of the file with the position: the index of the last logged change, with leading zeros."""
+"""Number of bytes that are read to find the last line. No line is longer."""
 
 
 class AuditLines:
     """Writes to one file, or to the log. Called on the quorum's thread, in the order of the commands."""
 
-    def __init__(self, path: Path | None, position: Path | None = None) -> None:
-        """Open the file. Without one, ``position`` is the file that remembers the last line of the log.
+    def __init__(self, path: Path | None) -> None:
+        """Open the file, if there is one.
 
         Raises:
             StartupError: the file cannot be written.
         """
         self._descriptor = -1
-        self._position = -1
         self._index = 0
-        if path is None and position is not None:
-            try:
-                position.parent.mkdir(exist_ok=True)
-                self._position = os.open(position, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-                self._index = _index_of(os.pread(self._position, _POSITION_DIGITS + 1, 0))
-                if self._index == 0:
-                    os.ftruncate(self._position, 0)
-            except OSError as error:
-                raise StartupError(f"{position}: {error.strerror}") from error
         if path is not None:
             flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
             try:
@@ -54,9 +41,7 @@ class AuditLines:
                 raise StartupError(f"audit_file {path}: {error.strerror}") from error
 
     def write(self, entry: AuditEntry) -> None:
-        """Write an applied change. A file that cannot be written is logged; it does not stop the node."""
-        if entry.index <= self._index:
-            return
+        """Write an applied change. If the file cannot be written, log this; the node goes on."""
         if self._descriptor < 0:
             _log.info(
                 "changed number=%d index=%d principal=%s node_id=%d action=%s change=%s",
@@ -67,24 +52,13 @@ class AuditLines:
                 entry.action,
                 entry.change,
             )
-            self._remember(entry.index)
-        else:
+        elif entry.index > self._index:
             try:
                 os.write(self._descriptor, as_json(entry) + b"\n")
             except OSError as error:
                 _log.error("cannot write audit_file index=%d: %s", entry.index, error)
             else:
                 self._index = entry.index
-
-    def _remember(self, index: int) -> None:
-        if self._position < 0:
-            return
-        self._index = index
-        try:
-            os.pwrite(self._position, b"%0*d" % (_POSITION_DIGITS, index), 0)
-        except OSError as error:
-            # The line is in the log. It is there twice after the next start.
-            _log.error("cannot remember the last audited change index=%d: %s", index, error)
 
     def _last_index(self) -> int:
         """Return the index of the last whole line. If a crash has left a part of a line, end it with a newline."""
@@ -101,8 +75,3 @@ class AuditLines:
             if isinstance(index, int):
                 return index
         return 0
-
-
-def _index_of(content: bytes) -> int:
-    """Return the remembered index; 0 for a new file, and for one that a crash has spoilt."""
-    return int(content) if len(content) == _POSITION_DIGITS and content.isdigit() else 0

@@ -63,34 +63,6 @@ def test_a_node_that_starts_again_tells_of_nothing_twice(tmp_path: Path) -> None
     assert found == [11, 12, 13]
 
 
-def test_the_log_has_no_line_twice_when_a_node_starts_again(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO, "milena.audit")
-    position = tmp_path / "audit-position"
-    for indices in ((11, 12), (11, 12, 13), (13,)):
-        lines = AuditLines(None, position)
-        for index in indices:
-            lines.write(entry(index))
-    assert [message.split()[2] for message in caplog.messages] == [
-        "index=11",
-        "index=12",
-        "index=13",
-    ]
-
-
-@pytest.mark.parametrize("left", [b"", b"\0" * 20, b"abc", b"9" * 40])
-def test_a_position_that_a_crash_has_spoilt_means_that_lines_are_logged_again(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, left: bytes
-) -> None:
-    caplog.set_level(logging.INFO, "milena.audit")
-    position = tmp_path / "audit-position"
-    position.write_bytes(left)
-    AuditLines(None, position).write(entry(11))
-    AuditLines(None, position).write(entry(11))
-    assert len(caplog.messages) == 1
-
-
 def test_a_line_that_a_crash_has_torn_is_left_behind_and_written_again(tmp_path: Path) -> None:
     path = tmp_path / "audit"
     AuditLines(path).write(entry(11))
