@@ -43,6 +43,9 @@ SET_BY_CHART = frozenset(
         "oidc_jwks_file",
         # Of a pod the log is collected, and no file.
         "audit_file",
+        # It takes loopback addresses only, which no other pod reaches.
+        "kafka_listen",
+        "kafka_advertise",
     }
 )
 """Settings that differ from node to node or follow from other values."""

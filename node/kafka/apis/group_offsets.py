@@ -199,5 +199,12 @@ APIS = (
         handle=_offset_fetch,
         bytes_max=MEMBERSHIP_BYTES_MAX,
     ),
-    Api(key=47, name="OffsetDelete", first=0, last=0, flexible_from=1, handle=_offset_delete),
+    Api(
+        key=47,
+        name="OffsetDelete",
+        first=0,
+        last=0,
+        flexible_from=cold.VERSION_MAX,
+        handle=_offset_delete,
+    ),
 )
