@@ -131,8 +131,8 @@ def test_a_wheel_is_pure_and_says_all_that_an_index_shows(wheels, project, terms
 def test_both_are_of_one_version_and_the_node_needs_that_client(wheels):
     versions = {metadata(wheel).version for wheel in wheels.values()}
     (version,) = versions
-    (needed,) = metadata(wheels["milena_node"]).requires_dist or []
-    assert str(needed) == f"milena[node]=={version}"
+    needed = {str(one) for one in metadata(wheels["milena_node"]).requires_dist or []}
+    assert needed == {f"milena[node]=={version}", f'milena[kafka]=={version}; extra == "kafka"'}
 
 
 # -- what they need, and how they run --------------------------------------------------------------
