@@ -1,7 +1,7 @@
 """Committed offsets of groups: OffsetCommit (8), OffsetFetch (9), OffsetDelete (47), served by the group's coordinator.
 
-Offsets of groups of both kinds are the same, and either interface may commit them. An offset that a transaction commits is
-visible only once the transaction is committed, so every offset here is stable (KIP-447).
+Offsets of groups of both kinds are the same, and either interface may commit them. An offset that a transaction commits
+is visible only once the transaction is committed, so every offset here is stable (KIP-447).
 
 Source: Kafka's protocol guide, KIP-496 (OffsetDelete), KIP-709 (several groups in one request).
 """
