@@ -44,7 +44,7 @@ def committed_of(node, group, topic):
 async def test_a_groups_lag_is_told_whatever_it_is_called(browser, node):
     await asyncio.to_thread(prepare, node, EVIL, "lagged", records=5, committed=2)
     page = await browser.open(f"{node.url}/console/#/groups")
-    await page.until(f"{ROWS.format(0)}.some((r) => r[0] === {json.dumps(EVIL)} && r[3] === '6')")
+    await page.until(f"{ROWS.format(0)}.some((r) => r[0] === {json.dumps(EVIL)} && r[4] === '6')")
     await page.click("td a", EVIL)
     await page.until_shown("Committed offsets")
     await page.until(f"{ROWS.format(0)}.length === 2")

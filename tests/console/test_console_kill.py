@@ -86,7 +86,10 @@ def of_records(body, ask):
 
 
 def of_groups(body, ask):
-    return [[g["group_id"], g["state"].lower(), number(g["member_count"])] for g in body["groups"]]
+    return [
+        [g["group_id"], g["state"].lower(), g["kind"], number(g["member_count"])]
+        for g in body["groups"]
+    ]
 
 
 def of_lags(body, ask):
@@ -134,7 +137,7 @@ TOLD = (
     Told("#/topics/orders", "Partitions", (0, 1, 2, 4, 6), "/metadata/topics/orders", of_topic),
     Told("#/messages", "Topics", (0, 1), "/metadata/topics", of_names),
     Told("#/messages/orders?partition=2&count=8", "Records", (0, 1), LAST, of_records),
-    Told("#/groups", "Groups", (0, 1, 2), "/groups", of_groups),
+    Told("#/groups", "Groups", (0, 1, 2, 3), "/groups", of_groups),
     Told("#/groups/billing", "Committed offsets", LAG, "/groups/billing/lags", of_lags),
     Told(f"#/{EVIL}", "Committed offsets", LAG, f"/{EVIL}/lags", of_lags),
     Told("#/groups/served", "Members", (0, 6), "/groups/served/members", of_members),
