@@ -86,7 +86,7 @@ def rows(caption: str) -> str:
 
 async def test_find_the_slow_consumer(reader, shop):
     await reader.click("nav a", "Groups")
-    await reader.page.until(f"{rows('Groups')}.some((r) => r[0] === 'slow' && r[3] === '90')")
+    await reader.page.until(f"{rows('Groups')}.some((r) => r[0] === 'slow' && r[4] === '90')")
     await reader.click("td a", "slow")
     await reader.page.until(
         f"{rows('Committed offsets')}.some((r) => r[0] === 'orders' && r[4] === '90')"
