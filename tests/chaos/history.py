@@ -40,7 +40,7 @@ class View(StrEnum):
     COMMITTED = "committed"
     """The topics of transactions; ``partition`` is an index into ``setup.PLACES``."""
     UNCOMMITTED = "uncommitted"
-    """The same partitions, as ``isolation=read_uncommitted`` shows them."""
+    """The partitions, as ``isolation=read_uncommitted`` shows them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -58,7 +58,7 @@ class Model:
     leaders: dict[tuple[int, int], str] = field(default_factory=dict)
     """The leader that a coordinator named in a generation."""
     told: dict[tuple[int, int], dict[str, bytes]] = field(default_factory=dict)
-    """What members were assigned in a generation of the image: (version of its first row, generation)."""
+    """The assignments of members in a generation of the image. Key: (version of its first row, generation)."""
     origin: dict[int, int] = field(default_factory=dict)
     """Generation → the version of the row that finished it."""
     coordinator: int = 0

@@ -19,7 +19,7 @@ fractions = st.floats(0, 1)
 
 @st.composite
 def shapes(draw):
-    """What an append is made of: (records, value bytes, timestamp shift, producer, key, codec of Kafka) each."""
+    """The arguments of an append: (records, value bytes, timestamp shift, producer, key, codec of Kafka) each."""
     shape = st.tuples(
         st.integers(1, 5),
         st.sampled_from([0, 20, 200, 900]),

@@ -202,7 +202,7 @@ def _node_rows(services: KafkaServices, call: KafkaCall) -> Iterable[ConfigRow]:
             "default.replication.factor",
             str(factor),
             number,
-            "The replicas of a topic for which nobody names a number. It is the option `default_replication_factor`.",
+            "The replicas of a topic whose creator names no number. It is the option `default_replication_factor`.",
             static,
         ),
         _broker_row("delete.topic.enable", "true", boolean, "Whether topics may be deleted."),
@@ -210,7 +210,7 @@ def _node_rows(services: KafkaServices, call: KafkaCall) -> Iterable[ConfigRow]:
             "num.partitions",
             str(defaults.partition_count),
             number,
-            "The partitions of a topic for which nobody names a number. It is the option `default_partitions`.",
+            "The partitions of a topic whose creator names no number. It is the option `default_partitions`.",
             static,
         ),
     )

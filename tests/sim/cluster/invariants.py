@@ -169,7 +169,7 @@ class Checker:
         self._world = world
         self.ledgers: dict[PartitionKey, Ledger] = {}
         self.stored: dict[tuple[int, PartitionKey], int] = {}
-        """What each node last had stored of each partition, whether it runs or not."""
+        """Stored end of each partition on each node, as of its last run."""
         self.leaders: dict[int, tuple[int, int]] = {}
         """The leader of each Raft term, as (node, incarnation)."""
         self.votes: dict[tuple[int, int], int] = {}

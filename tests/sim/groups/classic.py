@@ -32,7 +32,7 @@ Shares = dict[str, frozenset[int]]
 
 @dataclass
 class Judge:
-    """What images and clients said, and what does not fit together."""
+    """Checks that the generations in images and in responses of clients fit together."""
 
     stored: dict[int, Shares] = field(default_factory=dict)
     """By generation, as the images have it."""
@@ -106,7 +106,7 @@ class ClassicClient:
 
     @property
     def identity(self) -> str:
-        """What stays the same when this process starts again."""
+        """The identity of a client, which a restart keeps."""
         return self.instance_id or self.member_id
 
     def _port(self) -> ClassicGroups | None:

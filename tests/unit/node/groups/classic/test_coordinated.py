@@ -174,7 +174,7 @@ async def test_members_go_on_in_their_generation_after_the_coordinator_died() ->
         assert await member.commit(0, 5) == {}
     described = await one.port.describe("g")
     assert described.state is ClassicState.STABLE
-    # Nobody knows what they support, so who comes now makes all of them join.
+    # The protocols of loaded members are unknown, so a new member makes all of them join again.
     three = ClassicMember(cluster, "three")
     joining = asyncio.create_task(three.join())
     await after(50)
