@@ -8,14 +8,13 @@ assignments, even if two nodes coordinate the group one after the other.
 """
 
 from milena.model.errors import (
-    GroupChangedError,
     GroupLimitError,
     InconsistentGroupProtocolError,
     InvalidRequestError,
 )
 from milena.model.types import WallMs
 from raft_meta.machine.commands import PutClassicGroup
-from raft_meta.machine.groups import coordinators, group_rules, groups
+from raft_meta.machine.groups import group_rules, groups
 from raft_meta.machine.image import ClassicGroup, ClassicMember, Group, Image
 from raft_meta.machine.outcome import Outcome
 
@@ -32,17 +31,8 @@ def apply(image: Image, index: int, now_ms: WallMs, command: ClassicGroupCommand
         StaleBrokerEpochError, NotCoordinatorError, GroupChangedError, InconsistentGroupProtocolError,
         InvalidConsumerError, InvalidRequestError, GroupLimitError: refused.
     """
-    group_rules.check_group_id(command.group_id)
-    coordinators.check_coordinator(image, command.group_id, command.broker_id, command.broker_epoch)
-    before = image.groups.get(command.group_id)
-    present = 0 if before is None else before.version
-    if present != command.version:
-        raise GroupChangedError(
-            f"Group {command.group_id} is at version {present}, not {command.version}."
-        )
-    if before is None:
-        groups.check_room(image)
-    elif before.members:
+    before = groups.group_before(image, command)
+    if before is not None and before.members:
         raise InconsistentGroupProtocolError(
             f"Group {command.group_id} has {len(before.members)} members that join without Kafka's classic protocol:"
             " stop them first, or use another group."

@@ -87,11 +87,7 @@ def check_member(member: GroupMember) -> None:
     Raises:
         InvalidConsumerError: the message names the field.
     """
-    _check_name("member id", member.member_id)
-    if member.instance_id is not None:
-        _check_name("group instance id", member.instance_id)
-    _check_text("client id", member.client_id)
-    _check_text("host", member.host)
+    _check_identity(member)
     _check_name("assignor", member.assignor)
     for predecessor in member.predecessors:
         _check_name("member id", predecessor)
@@ -101,6 +97,14 @@ def check_member(member: GroupMember) -> None:
         )
     check_subscription(member.topics, member.pattern)
     _check_durations(member)
+
+
+def _check_identity(member: GroupMember | ClassicMember) -> None:
+    _check_name("member id", member.member_id)
+    if member.instance_id is not None:
+        _check_name("group instance id", member.instance_id)
+    _check_text("client id", member.client_id)
+    _check_text("host", member.host)
 
 
 def _check_durations(member: GroupMember | ClassicMember) -> None:
@@ -140,11 +144,7 @@ def check_classic_member(member: ClassicMember) -> None:
     Raises:
         InvalidConsumerError: the message names the field.
     """
-    _check_name("member id", member.member_id)
-    if member.instance_id is not None:
-        _check_name("group instance id", member.instance_id)
-    _check_text("client id", member.client_id)
-    _check_text("host", member.host)
+    _check_identity(member)
     _check_durations(member)
 
 

@@ -21,7 +21,7 @@ from milena.model.errors import (
     InvalidRequestError,
 )
 from milena.model.types import WallMs
-from raft_meta.machine.commands import AlterGroup, DeleteGroup
+from raft_meta.machine.commands import AlterGroup, DeleteGroup, PutClassicGroup
 from raft_meta.machine.copies import replace
 from raft_meta.machine.groups import coordinators, group_rules
 from raft_meta.machine.image import NEVER_MS, Group, GroupMember, Image, RestConsumer
@@ -45,7 +45,12 @@ def apply(image: Image, index: int, now_ms: WallMs, command: GroupCommand) -> Ou
             return _delete(image, command)
 
 
-def _alter(image: Image, index: int, now_ms: WallMs, command: AlterGroup) -> Outcome:
+def group_before(image: Image, command: AlterGroup | PutClassicGroup) -> Group | None:
+    """Return the group that a command of its coordinator replaces; None: the command creates it.
+
+    Raises:
+        StaleBrokerEpochError, NotCoordinatorError, GroupChangedError, InvalidConsumerError, GroupLimitError: refused.
+    """
     group_rules.check_group_id(command.group_id)
     coordinators.check_coordinator(image, command.group_id, command.broker_id, command.broker_epoch)
     before = image.groups.get(command.group_id)
@@ -56,6 +61,11 @@ def _alter(image: Image, index: int, now_ms: WallMs, command: AlterGroup) -> Out
         )
     if before is None:
         check_room(image)
+    return before
+
+
+def _alter(image: Image, index: int, now_ms: WallMs, command: AlterGroup) -> Outcome:
+    before = group_before(image, command)
     if before is not None and before.classic is not None and before.classic.members:
         raise InconsistentGroupProtocolError(
             f"Group {command.group_id} is a classic group with {before.member_count} members: stop them first, or use"
