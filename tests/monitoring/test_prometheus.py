@@ -16,6 +16,7 @@ from urllib.request import urlopen
 
 import pytest
 import yaml
+from confluent_kafka.admin import AdminClient
 from prometheus_client.parser import text_string_to_metric_families
 
 from loadtest.bench.servers.identities import Authority
@@ -32,9 +33,11 @@ from tests.monitoring.monitored import (
     rules,
 )
 from tests.support.clusters.live_cluster import (
+    DEADLINE_S,
     call,
     create_topic,
     eventually,
+    kafka_address,
     ok,
     read,
     running_cluster,
@@ -150,7 +153,10 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
         peer_tls_cert_file=shown.certificate,
         peer_tls_key_file=shown.key,
         peer_tls_ca_file=authority.file,
+        kafka_listen="127.0.0.1:0",
     ) as cluster:
+        servers = ",".join(map(kafka_address, cluster.nodes))
+        AdminClient({"bootstrap.servers": servers}).list_topics(timeout=DEADLINE_S)
         for topic in ("orders", "visits"):
             create_topic(cluster.node(1), topic)
         targets = [f"127.0.0.1:{node.api_port}" for node in cluster.nodes]
@@ -187,7 +193,7 @@ def test_the_page_has_every_metric_that_nodes_export_and_no_other(watched: Watch
     assert types == {name: row.type for name, row in told.items()}
     ends = {name: PARTS.get(kind, ("",)) for name, kind in types.items()}
     for name, row in told.items():
-        # Peers use TLS here, so that there are certificates. Every metric has a sample.
+        # Peers use TLS here, and a Kafka client has asked, so that every metric has a sample.
         found = set().union(*(labels[name + end] for end in ends[name])) - {"le"}
         assert found == row.labels, name
 

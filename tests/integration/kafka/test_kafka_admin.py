@@ -1,6 +1,5 @@
 """Admin clients of Kafka against three real nodes: kafka-python's, and confluent-kafka's, which is librdkafka's."""
 
-import re
 import uuid
 from collections.abc import Iterator
 from typing import Any
@@ -21,8 +20,8 @@ from confluent_kafka.admin import (
 from kafka import KafkaAdminClient
 from kafka.structs import TopicPartition as KafkaPartition
 
-from loadtest.cluster.local_cluster import LocalCluster, LocalNode
-from tests.support.clusters.live_cluster import eventually, running_cluster, write
+from loadtest.cluster.local_cluster import LocalCluster
+from tests.support.clusters.live_cluster import eventually, kafka_address, running_cluster, write
 
 pytestmark = pytest.mark.integration
 
@@ -36,19 +35,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
         yield nodes
 
 
-def address(node: LocalNode) -> str:
-    """Where Kafka clients reach the node: it chose the port itself."""
-
-    def find() -> str | None:
-        found = re.search(r"kafka listening address=(\S+)", node.log_path.read_text())
-        return None if found is None else found.group(1)
-
-    return eventually(find)
-
-
 @pytest.fixture(scope="module")
 def servers(cluster: LocalCluster) -> str:
-    return ",".join(address(node) for node in cluster.nodes)
+    return ",".join(kafka_address(node) for node in cluster.nodes)
 
 
 @pytest.fixture(scope="module")

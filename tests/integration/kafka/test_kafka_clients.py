@@ -2,7 +2,6 @@
 
 import contextlib
 import random
-import re
 import socket
 import struct
 import subprocess
@@ -23,6 +22,7 @@ from tests.support.clusters.live_cluster import (
     call,
     create_topic,
     eventually,
+    kafka_address,
     leader_of,
     metric,
     offsets_of,
@@ -38,7 +38,6 @@ from tests.support.http.console import blocks
 pytestmark = pytest.mark.integration
 
 PAGE = (Path(__file__).parents[3] / "docs" / "kafka.md").read_text(encoding="utf-8")
-LISTENING = re.compile(r"kafka listening address=(\S+)")
 
 
 @pytest.fixture(scope="module")
@@ -50,17 +49,12 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
         yield found
 
 
-def address(node: LocalNode) -> str:
-    """Where Kafka clients reach the node: its log has the port that it got."""
-    return LISTENING.findall(node.log_path.read_text(encoding="utf-8"))[-1]
-
-
 def bootstrap(cluster: LocalCluster) -> str:
-    return ",".join(address(node) for node in cluster.nodes if node.process.is_running)
+    return ",".join(kafka_address(node) for node in cluster.nodes if node.process.is_running)
 
 
 def brokers(cluster: LocalCluster) -> dict[int, str]:
-    admin = AdminClient({"bootstrap.servers": address(cluster.nodes[0])})
+    admin = AdminClient({"bootstrap.servers": kafka_address(cluster.nodes[0])})
     found = admin.list_topics(timeout=DEADLINE_S).brokers
     return {broker_id: f"{one.host}:{one.port}" for broker_id, one in found.items()}
 
@@ -119,7 +113,7 @@ def consumed(
 
 
 def test_every_node_tells_where_all_are(cluster: LocalCluster) -> None:
-    assert brokers(cluster) == {node.node_id: address(node) for node in cluster.nodes}
+    assert brokers(cluster) == {node.node_id: kafka_address(node) for node in cluster.nodes}
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
@@ -208,7 +202,7 @@ def test_an_idempotent_producer_writes_each_record_once_while_leaders_change(
 
 @contextlib.contextmanager
 def connected(node: LocalNode) -> Iterator[socket.socket]:
-    host, _, port = address(node).rpartition(":")
+    host, _, port = kafka_address(node).rpartition(":")
     with socket.create_connection((host, int(port)), timeout=DEADLINE_S) as found:
         yield found
 
@@ -301,7 +295,9 @@ def test_a_node_without_the_library_says_what_to_install(tmp_path: Path) -> None
 def test_the_programs_of_the_page_print_what_they_wrote(
     cluster: LocalCluster, place: int, tmp_path: Path
 ) -> None:
-    program = blocks(PAGE, "python")[place].replace("127.0.0.1:9092", address(cluster.nodes[1]))
+    program = blocks(PAGE, "python")[place].replace(
+        "127.0.0.1:9092", kafka_address(cluster.nodes[1])
+    )
     done = subprocess.run(
         [sys.executable, "-c", program],
         capture_output=True,

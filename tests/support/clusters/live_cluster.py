@@ -8,6 +8,7 @@ import asyncio
 import http.client
 import json
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -43,6 +44,7 @@ UNREACHED = b'"error_code":50302'
 """The error code of a refusal because the leader did not respond. A node waits two seconds for another node's reads."""
 ELECTION_S_MAX = 20.0
 SECRET = "local-cluster"
+KAFKA_LISTENS = re.compile(r"kafka listening address=(\S+)")
 BATCH = "application/vnd.milena.batch"
 BASE_TIMESTAMP_MS = (int(time.time()) - 3600) * 1000
 """The base timestamp of encoded batches: an hour ago. Retention would delete much older records."""
@@ -358,6 +360,12 @@ def write_batch(
     """Produce one encoded batch."""
     path = f"/topics/{topic}/partitions/{partition}/records"
     return call_with(node, f"POST {path}", batch, query, content_type=BATCH)
+
+
+def kafka_address(node: LocalNode) -> str:
+    """Return where Kafka clients reach the node. Its log has the port that the listener got."""
+    found: list[str] = KAFKA_LISTENS.findall(node.log_path.read_text(encoding="utf-8"))
+    return found[-1]
 
 
 def metric(node: LocalNode, name: str, **labels: object) -> float:
