@@ -27,6 +27,7 @@ PLAIN_BYTES_MAX = 32 << 20
 Kafka's clients fill a batch up to its compressed size, so the decompressed size is above ``max.message.bytes``."""
 
 _CLIENT_BITS = CODEC_MASK | TRANSACTIONAL_BIT
+_NO_PRODUCER = (NO_PRODUCER, -1, -1)
 
 
 def wrap_v2(
@@ -105,9 +106,7 @@ def wrap_v2(
         head.last_offset_delta,
         head.base_timestamp_ms,
         greatest,
-        head.producer_id,
-        head.producer_epoch,
-        head.base_sequence,
+        *_producer_of(head),
         len(plain),
     )
     wrapped = frame_batch(NO_STAMP, body, b"", payload)
@@ -142,9 +141,19 @@ def _check_head(head: V2Head, records_max: int) -> None:
         raise InvalidRecordError(
             f"the last offset delta is {head.last_offset_delta}, but the batch has {head.record_count} records"
         )
-    producer = (head.producer_id, head.producer_epoch, head.base_sequence)
-    if producer != (NO_PRODUCER, -1, -1) and min(producer) < 0:
+    producer = _producer_of(head)
+    if producer != _NO_PRODUCER and min(producer) < 0:
         raise InvalidRecordError(
-            f"producer id {producer[0]}, epoch {producer[1]} and sequence {producer[2]} must all be -1 or all be 0 "
-            "or above"
+            f"producer id {producer[0]}, epoch {producer[1]} and sequence {producer[2]} must all be 0 or above, or the "
+            "producer id -1"
         )
+
+
+def _producer_of(head: V2Head) -> tuple[int, int, int]:
+    """Return the producer's id, epoch and first sequence; all -1 if the batch is not idempotent.
+
+    Without an id, epoch and sequence mean nothing, and clients send any: aiokafka sends -1 and 0.
+    """
+    if head.producer_id == NO_PRODUCER:
+        return _NO_PRODUCER
+    return head.producer_id, head.producer_epoch, head.base_sequence

@@ -177,6 +177,15 @@ class TestStored:
         with pytest.raises(RequestTooLargeError, match=f"{len(sent)} bytes"):
             wrapped(sent, bytes_max=len(sent) - 1)
 
+    @pytest.mark.parametrize("rest", [(-1, -1), (-1, 0), (0, 0), (7, -5)])
+    def test_epoch_and_sequence_without_a_producer_id_are_ignored(
+        self, rest: tuple[int, int]
+    ) -> None:
+        sent = encoded(ROWS, producer=(-1, *rest))
+        wrapped, header = stored(sent)
+        assert (header.producer_id, header.producer_epoch, header.base_sequence) == (-1, -1, -1)
+        assert b"".join(kafka_batch(wrapped, header))[16:] == sent[16:]
+
     def test_the_base_offset_and_epoch_of_a_producer_are_ignored(self) -> None:
         made, _ = wrapped(encoded(ROWS, base_offset=5, leader_epoch=7))
         assert made == wrapped(encoded(ROWS))[0]
@@ -335,7 +344,6 @@ class TestRefused:
             ({"attributes": 0x20}, "attributes=0x0020"),
             ({"attributes": 0x40}, "attributes=0x0040"),
             ({"attributes": 0x80}, "attributes=0x0080"),
-            ({"producer": (-1, 0, 0)}, "producer id -1"),
             ({"producer": (5, -1, 0)}, "epoch -1"),
             ({"producer": (5, 0, -1)}, "sequence -1"),
             ({"producer": (-2, -1, -1)}, "producer id -2"),
