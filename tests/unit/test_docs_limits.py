@@ -24,6 +24,7 @@ from node.access import service as access_service
 from node.config.options import OPTIONS, NodeConfig
 from node.consumers import consumer_service, consumer_sessions, records_call
 from node.groups import members, subscriptions
+from node.groups.classic import state as classic_state
 from node.metrics import exposition, history
 from raft_meta.machine import bounds, producers, transactions
 from raft_meta.machine.access import access, quotas
@@ -76,6 +77,7 @@ FIXED: dict[str, tuple[ModuleType, str]] = {
     "committed offsets": (group_rules, "OFFSETS_MAX"),
     "offsets of a commit": (group_rules, "OFFSETS_PER_COMMIT_MAX"),
     "metadata of an offset": (group_rules, "METADATA_BYTES_MAX"),
+    "session of a Kafka client's member": (classic_state, "SESSION_MS_MAX"),
     "protocols of a Kafka client's member": (group_rules, "PROTOCOLS_MAX"),
     "assignments of a Kafka client's group": (group_rules, "ASSIGNMENT_BYTES_MAX"),
     "REST consumers": (group_rules, "CONSUMERS_MAX"),

@@ -1,6 +1,6 @@
 """ApiVersions (18): what the interface offers. Every client asks this first.
 
-If the client's version is too high, the response has the layout of version 0 with error 35 and the whole list, from
+If the client's version is not served, the response has the layout of version 0 with error 35 and the whole list, from
 which the client chooses again. Source: KIP-35, KIP-511.
 """
 
@@ -20,7 +20,7 @@ def api_versions(others: Iterable[Api]) -> Api:
 
     async def handle(services: KafkaServices, call: KafkaCall) -> Body:
         del services
-        is_known = call.version <= LAST
+        is_known = 0 <= call.version <= LAST
         if is_known:
             call.message()
         code = KafkaCode.NONE if is_known else KafkaCode.UNSUPPORTED_VERSION

@@ -23,11 +23,12 @@ async def test_the_list_is_the_table(version: int) -> None:
     }
 
 
+@pytest.mark.parametrize("version", [5, 99, 32_767, -1, -32_768])
 @virtual
-async def test_a_version_above_all_is_answered_with_the_list() -> None:
+async def test_a_version_that_is_not_served_is_answered_with_the_list(version: int) -> None:
     async with cluster_of(Cluster(node_ids=(1,))) as cluster:
         client = client_of(cluster.nodes[1])
-        client.ask(18, 99, b"whatever a later version has")
+        client.ask(18, version, b"\0whatever another version has")
         await client.connection.idle()
         ((_, body),) = client.answers()
         found = decoded(18, 0, body)
