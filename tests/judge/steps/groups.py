@@ -21,23 +21,27 @@ _TAKEN_OVER = 40935  # another process has the instance id
 
 @dataclass
 class _Commits:
-    """The possible commits of one step's group, by partition: several values if a fate is unknown."""
+    """The possible commits of one step's group, by partition.
+
+    A commit without a response may take effect at any later time, also after a read that does not show it.
+    """
 
     group: str
     topic: Topic
-    values: dict[int, set[int | None]] = field(default_factory=dict)
+    values: dict[int, int | None] = field(default_factory=dict)
+    unsure: dict[int, set[int | None]] = field(default_factory=dict)
     history: list[str] = field(default_factory=list)
 
     def maybe(self, number: int) -> set[int | None]:
-        return self.values.get(number, {None})
+        return {self.values.get(number)} | self.unsure.get(number, set())
 
     def note(self, number: int, value: int | None, answer: Response | Lost, how: str) -> None:
         got = "lost" if isinstance(answer, Lost) else f"{answer.status} at node {answer.node}"
         self.history.append(f"{how} {number}: {value} {got}")
         if is_unsure(answer) or (isinstance(answer, Response) and answer.status >= 500):
-            self.values[number] = self.maybe(number) | {value}
+            self.unsure.setdefault(number, set()).add(value)
         elif isinstance(answer, Response) and answer.status < 300:
-            self.values[number] = {value}
+            self.values[number] = value
 
 
 def offsets(world: World, rng: random.Random) -> None:
@@ -127,7 +131,7 @@ def _ask_committed(world: World, rng: random.Random, commits: _Commits) -> None:
             f"{value} after {commits.history}",
         )
         if value in may:
-            commits.values[part.number] = {value}
+            commits.values[part.number] = value
 
 
 def _ask_lag(world: World, rng: random.Random, commits: _Commits) -> None:
