@@ -185,9 +185,7 @@ class MetadataStore:
         Raises:
             NoQuorumError: no majority responded in time.
         """
-        index = await self.quorum.barrier(timeout_ms=timeout_ms)
-        # The barrier's own entry is not applied to the image. So the image may have a lower index than the barrier.
-        del index
+        await self.quorum.barrier(timeout_ms=timeout_ms)
         self._deliver()
         return self.image
 

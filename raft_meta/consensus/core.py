@@ -43,6 +43,7 @@ from raft_meta.consensus.library import COMMAND, NO_OP, Callback, Failure, Libra
 from raft_meta.consensus.messages import Entry, Message
 from raft_meta.consensus.outbox import MessageSender, Outbox
 from raft_meta.consensus.quorum import QuorumStatus, Role, StateMachine
+from raft_meta.consensus.reads import Reads
 from raft_meta.consensus.replicator import WINDOW_PIECES, Replicator
 from raft_meta.consensus.snapshot import SnapshotStore
 from raft_meta.consensus.snapshotter import Background, Snapshotter
@@ -54,14 +55,14 @@ _NEVER: Final = float("inf")
 _INCARNATION_BITS: Final = 31
 _REQUEST_BITS: Final = 32
 
-_FROM_ANYONE: Final = frozenset({"next_node_idx", "apply_command"})
+_FROM_ANYONE: Final = frozenset({"next_node_idx", "apply_command", "read_index"})
 """Messages that this node takes from observers. It takes all other messages from voters only."""
 
 NEWS_SECONDS: Final = 0.002
 """How long the news of a commit may wait for an append with entries. About the time of one commit."""
 
 _TO_VOTERS: Final = frozenset(
-    {"request_vote", "response_vote", "pre_vote", "pre_vote_reply", "timeout_now"}
+    {"request_vote", "response_vote", "pre_vote", "pre_vote_reply", "timeout_now", "read_round"}
 )
 """Messages that are for voters only: an observer ignores them."""
 
@@ -176,6 +177,15 @@ class RaftCore:
             clock=clock,
             log_bytes_max=config.log_bytes_max,
         )
+        self._reads = Reads(
+            node_id=config.node_id,
+            voters=config.voters,
+            library=self._library,
+            wal=wal,
+            outbox=self._outbox,
+            clock=clock,
+            patience_s=config.election_timeout_s[0],
+        )
         self._handlers: dict[str, Callable[[int, Message], None]] = {
             "pre_vote": self._on_pre_vote,
             "pre_vote_reply": self._on_pre_vote_reply,
@@ -185,6 +195,10 @@ class RaftCore:
             "append_entries": self._on_append,
             "apply_command": self._on_command,
             "apply_command_response": self._on_command_response,
+            "read_index": self._reads.on_question,
+            "read_index_reply": lambda _, message: self._reads.on_answer(message),
+            "read_round": self._on_read_round,
+            "read_round_reply": self._reads.on_confirmation,
         }
         if snapshots.meta is not None:
             self._installer.load()
@@ -264,6 +278,7 @@ class RaftCore:
         self._observers.discard(node_id)
         self._library.disconnected(node_id)
         self._replicator.cancel(node_id)
+        self._reads.disconnected(node_id)
         if node_id == self._library.leader_id:
             self._on_leader_unreachable()
 
@@ -298,17 +313,17 @@ class RaftCore:
         return self._submit(COMMAND + command, callback)
 
     def barrier(self, callback: Callable[[int, Failure | None], None]) -> int | None:
-        """Commit a no-op; the callback gets the index that is then applied here, or the failure.
+        """Wait until all that is committed now is applied here; the callback gets the applied index.
+
+        The only failure is a full queue. Without a leader, the barrier waits (``reads``).
 
         Returns:
-            A ticket, as ``propose``.
+            A ticket for ``withdraw_barrier``; None if there are too many barriers and the callback got that failure.
         """
-
-        def on_result(_: bytes | None, failure: Failure | None) -> None:
-            # The library calls back before it counts the no-op as applied, therefore + 1.
-            callback(self._library.applied_index + 1, failure)
-
-        return self._submit(NO_OP, on_result)
+        ticket = self._reads.ask(lambda index: callback(index, None))
+        if ticket is None:
+            callback(0, Failure.QUEUE_FULL)
+        return ticket
 
     def _submit(self, entry: bytes, callback: Callback) -> int | None:
         ticket = self._library.submit(entry, callback)
@@ -319,6 +334,10 @@ class RaftCore:
     def withdraw(self, ticket: int) -> bool:
         """Remove a command from the queue. Return False if it has left the queue already: its fate is unknown."""
         return self._library.queue.withdraw(ticket)
+
+    def withdraw_barrier(self, ticket: int) -> bool:
+        """Forget a barrier. Return False if it is over."""
+        return self._reads.withdraw(ticket)
 
     def transfer_leadership(self) -> bool:
         """Ask the voter with the longest log to take over. Return False if no voter has all entries now."""
@@ -337,6 +356,7 @@ class RaftCore:
         """Do all work that is due, except the sync of entries that no message promises. ``sync`` must follow soon."""
         self._advanced_at = self._clock()
         self._maybe_ask()
+        self._reads.advance()
         # Flush before commands are applied, so that a leader waits only for the disk and not for this node's ``apply``.
         self._outbox.flush()
         self._sync_before_counting()
@@ -350,6 +370,8 @@ class RaftCore:
             self._on_new_term()
         if self._is_learner:
             self._maybe_prove()
+        # Once more: the tick has applied entries, and may have elected this node.
+        self._reads.advance()
         self._outbox.flush()
 
     def _has_settled(self, commit_index: int, last_index: int) -> bool:
@@ -617,7 +639,10 @@ class RaftCore:
         is_progress = not answer["success"] and not answer["reset"]
         self._replicator.on_answer(node_id, _int(answer, "next_node_idx") - 1 if is_progress else 0)
 
-    # -- commands of other nodes
+    # -- commands and reads of other nodes
+
+    def _on_read_round(self, node_id: int, message: Message) -> None:
+        self._reads.on_round(node_id, message, is_learner=self._is_learner)
 
     def _on_command(self, node_id: int, message: Message) -> None:
         self._has_forwarded = True

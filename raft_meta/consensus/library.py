@@ -34,7 +34,7 @@ COMMAND: Final = b"\x00"
 """First byte of an entry that the state machine applies."""
 
 NO_OP: Final = b"\x01"
-"""First byte of an entry that the state machine does not get: a new leader's no-op, a barrier, a learner's proof."""
+"""First byte of an entry that the state machine does not get: a new leader's no-op, a learner's proof."""
 
 COMMAND_BYTES_MAX: Final = 1 << 20
 """Largest command. It is below the append batch size, so no entry is ever cut in pieces."""

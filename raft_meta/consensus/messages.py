@@ -134,6 +134,10 @@ _TABLE: Final[dict[int, tuple[str, tuple[tuple[str, _Check], ...]]]] = {
     11: ("pre_vote", (*_POSITION, ("round", _check_int))),
     12: ("pre_vote_reply", (_TERM, ("round", _check_int), ("ok", _check_bool))),
     13: ("bootstrap", (("state", _check_int),)),
+    14: ("read_index", (("number", _check_int),)),
+    15: ("read_index_reply", (("number", _check_int), ("index", _check_int))),
+    16: ("read_round", (_TERM, ("round", _check_int))),
+    17: ("read_round_reply", (_TERM, ("round", _check_int))),
 }
 
 _BY_SHAPE: Final = {

@@ -109,7 +109,7 @@ class Requests:
             self._answer(request, result)
         elif failure is Failure.REQUEST_DENIED:
             self._answer(request, NoQuorumError("the Raft leader's disk is full"))
-        elif failure.is_definite or request.command is None:
+        elif failure.is_definite:
             self._again(request)
         else:
             self._answer(
@@ -126,14 +126,22 @@ class Requests:
     def _expire(self, request: Request) -> None:
         if request.is_answered:
             return
-        core, ticket = self._driver.core, request.ticket
-        is_out = ticket is not None and not (core is not None and core.withdraw(ticket))
         within = f"within {request.timeout_ms} ms"
-        if is_out and request.command is not None:
+        if self._withdraw(request) and request.command is not None:
             self._answer(request, FateUnknownError(f"no majority answered {within}"))
         else:
             self._answer(request, NoQuorumError(f"no majority or no Raft leader {within}"))
         self.deliver()
+
+    def _withdraw(self, request: Request) -> bool:
+        """Take a request back; return whether it has left this node already."""
+        core, ticket = self._driver.core, request.ticket
+        if ticket is None:
+            return False
+        if core is None:
+            return True
+        is_command = request.command is not None
+        return not (core.withdraw(ticket) if is_command else core.withdraw_barrier(ticket))
 
     def _answer(self, request: Request, outcome: _Outcome) -> None:
         request.is_answered = True

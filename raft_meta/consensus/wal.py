@@ -137,7 +137,7 @@ class Wal:
     def has_room(self, command_bytes: int, *, count: int = 1, is_urgent: bool = False) -> bool:
         """Return whether ``count`` commands of ``command_bytes`` together may be added; grow the file if needed.
 
-        ``is_urgent``: for entries that barriers and learners need. These may use half of the reserve.
+        ``is_urgent``: for the entries that a new leader and a learner need. These may use half of the reserve.
         """
         reserve = self._reserve // 2 if is_urgent else self._reserve
         added = _GROUP.size + command_bytes + _RECORD_OVERHEAD * count

@@ -92,10 +92,13 @@ class Checker:
             fail("bad-state", "node", node_id, "restored index", index)
 
     def on_success(self, operation: Operation, index: int) -> None:
-        """Check a success that a client got, with the index of its entry."""
-        if index > self.last_index or self.log[index - 2][1] != operation.entry:
+        """Check a success that a client got, with the index of its entry; for a barrier, with the applied index."""
+        is_command = operation.entry[:1] == COMMAND
+        if index > self.last_index:
             fail("false-success", operation, "at", index)
-        if operation.entry[:1] != COMMAND and index < operation.acknowledged_before:
+        if is_command and self.log[index - 2][1] != operation.entry:
+            fail("false-success", operation, "at", index)
+        if not is_command and index < operation.acknowledged_before:
             fail("stale-barrier", operation, "at", index)
         self.acknowledged_index = max(self.acknowledged_index, index)
         self.stats["acknowledged"] += 1
@@ -135,7 +138,8 @@ class Checker:
         counts = Counter(command for _, command in self.log)
         for operation in self.operations.values():
             count = counts[operation.entry]
-            if operation.outcome is None and count != 1:
+            is_command = operation.entry[:1] == COMMAND
+            if is_command and operation.outcome is None and count != 1:
                 fail("lost-or-doubled", operation, count)
             if isinstance(operation.outcome, Failure) and operation.outcome.is_definite and count:
                 fail("failed-yet-applied", operation, count)

@@ -351,10 +351,7 @@ class Peer:
                     body, lambda response, failure: on_result(int(response or 0), failure)
                 )
             else:
-                ticket = core._submit(
-                    NO_OP + body,
-                    lambda _, failure: on_result(core.library.applied_index + 1, failure),
-                )
+                ticket = core.barrier(on_result)
             if ticket is not None and world.rng.random() < 0.3:
                 world.at(world.rng.random(), self._give_up, self.incarnation, ticket, operation)
 
@@ -362,7 +359,10 @@ class Peer:
 
     def _give_up(self, incarnation: int, ticket: int, operation: Operation) -> None:
         is_here = self.incarnation == incarnation and operation.outcome == "open"
-        if is_here and self.core is not None and self.core.withdraw(ticket):
+        if not is_here or self.core is None:
+            return
+        is_command = operation.entry[:1] == COMMAND
+        if self.core.withdraw(ticket) if is_command else self.core.withdraw_barrier(ticket):
             operation.outcome = "withdrawn"
 
 

@@ -273,18 +273,6 @@ def test_an_observer_is_due_a_heartbeat_after_its_last_tick_whenever_it_is_asked
     assert made.core.next_due() > due
 
 
-def test_a_barrier_gives_the_index_that_was_applied_here() -> None:
-    made = leader()
-    got: list[tuple[int, Failure | None]] = []
-    made.core.barrier(lambda index, failure: got.append((index, failure)))
-    made.core.tick()
-    made.acknowledge(1, 13, term=4)
-    made.core.tick()
-    assert got == [(12, None)]
-    assert made.core.status().applied_index == 12
-    assert made.machine.applied[-1] == b"10"
-
-
 def test_a_command_waits_for_a_leader_and_can_be_taken_back() -> None:
     made = bench()
     ticket, outcome = propose(made)

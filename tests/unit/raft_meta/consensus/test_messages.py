@@ -49,6 +49,10 @@ GOOD = [
     {"type": "pre_vote", **POSITION, "round": 2},
     {"type": "pre_vote_reply", "term": 3, "round": 2, "ok": True},
     {"type": "bootstrap", "state": 2},
+    {"type": "read_index", "number": 4},
+    {"type": "read_index_reply", "number": 4, "index": 9},
+    {"type": "read_round", "term": 3, "round": 2},
+    {"type": "read_round_reply", "term": 3, "round": 2},
 ]
 
 

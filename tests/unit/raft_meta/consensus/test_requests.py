@@ -32,6 +32,9 @@ class FakeCore:
     def barrier(self, callback: Callable[..., None]) -> int:
         return self._add(None, callback)
 
+    def withdraw_barrier(self, ticket: int) -> bool:
+        return self.withdraw(ticket)
+
     def withdraw(self, ticket: int) -> bool:
         if ticket not in self.queued:
             return False
@@ -136,11 +139,11 @@ async def test_an_unknown_fate_is_told_as_such(failure: Failure) -> None:
     assert len(bench.core.waiting) == 1
 
 
-async def test_a_barrier_of_unknown_fate_is_repeated() -> None:
+async def test_a_barrier_for_which_the_queue_was_full_is_repeated() -> None:
     bench = Bench()
     task = bench.ask(None)
     await bench.submitted()
-    bench.answer(None, Failure.LEADER_CHANGED)
+    bench.answer(None, Failure.QUEUE_FULL)
     await bench.submitted(2)
     bench.answer(20, None, number=1)
     assert await task == 20
