@@ -50,15 +50,17 @@ class MalformedRequestError(InvalidRequestError):
 class InvalidRecordError(InvalidRequestError):
     """A record or batch that is well-formed but may not be stored.
 
-    ``record`` is the place of the record in its batch, or None if the error concerns the batch. ``is_time`` says
-    whether the reason is a timestamp.
+    ``records`` are the places of the refused records in their batch; none if the error concerns the batch. ``is_time``
+    says whether the reason is a timestamp.
     """
 
     code = "invalid_record"
 
-    def __init__(self, message: str, *, record: int | None = None, is_time: bool = False) -> None:
+    def __init__(
+        self, message: str, *, records: tuple[int, ...] = (), is_time: bool = False
+    ) -> None:
         super().__init__(message)
-        self.record = record
+        self.records = records
         self.is_time = is_time
 
 

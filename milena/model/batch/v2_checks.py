@@ -1,5 +1,7 @@
 """Checks of a batch that a Kafka client encoded, and the batch that stores it."""
 
+from itertools import islice
+
 from milena.model.batch.client_checks import RECORDS_MAX, check_client_times
 from milena.model.batch.encode import frame_batch
 from milena.model.batch.header import (
@@ -17,7 +19,7 @@ from milena.model.batch.header import (
 )
 from milena.model.batch.timestamps import USUAL_TIMESTAMPS, TimestampBounds
 from milena.model.batch.v2 import HEAD_BYTES, V2Head, check_v2, payload_of
-from milena.model.batch.v2_records import check_records
+from milena.model.batch.v2_records import check_records, columns_in
 from milena.model.codecs import compress, decompress_within
 from milena.model.errors import CorruptBatchError, InvalidRecordError, RequestTooLargeError
 from milena.model.types import NO_PRODUCER, Codec, TimestampType
@@ -25,6 +27,9 @@ from milena.model.types import NO_PRODUCER, Codec, TimestampType
 PLAIN_BYTES_MAX = 32 << 20
 """Limit of the records of a batch once decompressed, for topics whose ``max.message.bytes`` is below a quarter of it.
 Kafka's clients fill a batch up to its compressed size, so the decompressed size is above ``max.message.bytes``."""
+
+REFUSED_SHOWN_MAX = 10_000
+"""How many records an error names at most. A client may send the others again."""
 
 _CLIENT_BITS = CODEC_MASK | TRANSACTIONAL_BIT
 _NO_PRODUCER = (NO_PRODUCER, -1, -1)
@@ -61,7 +66,7 @@ def wrap_v2(
     Raises:
         CorruptBatchError: the batch is damaged: its length, magic, checksum, compression, or the form of a record.
         RequestTooLargeError: the batch is larger than ``bytes_max``, or its records are too large once decompressed.
-        InvalidRecordError: the batch may not be stored for another reason. ``record`` and ``is_time`` say which.
+        InvalidRecordError: the batch may not be stored for another reason. ``records`` and ``is_time`` say which.
     """
     _check_size(len(batch), bytes_max)
     head = check_v2(batch)
@@ -85,7 +90,7 @@ def wrap_v2(
         raise InvalidRecordError(
             f"record {walked.keyless} has no key, but the topic is compacted: it keeps the last record of each key; "
             "give every record a key, or set the topic's cleanup.policy to delete",
-            record=walked.keyless,
+            records=_keyless(plain, head, walked.keyless),
         )
     least = head.base_timestamp_ms + walked.least
     greatest = head.base_timestamp_ms + walked.greatest
@@ -111,6 +116,14 @@ def wrap_v2(
     )
     wrapped = frame_batch(NO_STAMP, body, b"", payload)
     return wrapped, decode_header(wrapped)
+
+
+def _keyless(plain: bytes, head: V2Head, first: int) -> tuple[int, ...]:
+    """Return the places of the records without a key, from the first one on, up to ``REFUSED_SHOWN_MAX``."""
+    keys = columns_in(plain, head.record_count, head.last_offset_delta).keys
+    places = range(first, head.record_count)
+    keyless = (place for place in places if keys is None or keys[place] is None)
+    return tuple(islice(keyless, REFUSED_SHOWN_MAX))
 
 
 def _check_size(size: int, bytes_max: int) -> None:

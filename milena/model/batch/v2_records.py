@@ -76,7 +76,7 @@ def _walk(data: bytes, record_count: int) -> Walked:
         if offset != place:
             raise InvalidRecordError(
                 f"record {place} has the offset delta {offset}: a producer's offsets have no gaps",
-                record=place,
+                records=(place,),
             )
         key_size, at = _skip_binary(data, at, place)
         if key_size < 0 and keyless < 0:
@@ -141,13 +141,13 @@ def _check_headers(data: bytes, at: int, count: int, place: int) -> int:
     if count > HEADERS_PER_RECORD_MAX:
         raise InvalidRecordError(
             f"record {place} has {count} headers; at most {HEADERS_PER_RECORD_MAX} are allowed",
-            record=place,
+            records=(place,),
         )
     try:
         return _read_headers(data, at, count)[1]
     except UnicodeDecodeError as error:
         raise InvalidRecordError(
-            f"record {place} has a header name that is not UTF-8: {error.reason}", record=place
+            f"record {place} has a header name that is not UTF-8: {error.reason}", records=(place,)
         ) from error
 
 

@@ -171,7 +171,7 @@ async def _row(services: KafkaServices, call: KafkaCall, part: _Appending) -> Pr
         part.partition,
         code,
         message=error.message,
-        record=error.record if isinstance(error, InvalidRecordError) else None,
+        records=error.records if isinstance(error, InvalidRecordError) else (),
         leader=leader_of(services, part.topic, part.partition) if has_moved else None,
     )
 

@@ -37,8 +37,8 @@ class ProducedRow(NamedTuple):
     append_time_ms: int = -1
     log_start_offset: int = -1
     message: str | None = None
-    record: int | None = None
-    """The place of the record that is to blame."""
+    records: tuple[int, ...] = ()
+    """The places of the records that are to blame."""
     leader: tuple[int, int] | None = None
 
 
@@ -93,10 +93,11 @@ def _encode_row(writer: WireWriter, row: ProducedRow, version: int) -> None:
     if version >= 5:
         writer.raw(_TIME.pack(row.log_start_offset))
     if version >= 8:
-        writer.array(0 if row.record is None else 1)
-        if row.record is not None:
-            writer.int32(row.record)
-            writer.nullable_string(row.message)
+        writer.array(len(row.records))
+        for record in row.records:
+            writer.int32(record)
+            # The message of the partition names the first record, so it would mislead for the others.
+            writer.nullable_string(row.message if len(row.records) == 1 else None)
             writer.no_tags()
         writer.nullable_string(row.message)
     if version >= LEADERS_FROM and row.leader is not None:

@@ -359,7 +359,7 @@ class TestRefused:
         rows = [KafkaRecord(offset=offset) for offset in offsets]
         with pytest.raises(InvalidRecordError, match="no gaps") as caught:
             wrapped(encoded(rows, last_offset_delta=1))
-        assert caught.value.record == (0 if offsets[0] else 1)
+        assert caught.value.records == (0 if offsets[0] else 1,)
 
     def test_a_transactional_batch_outside_of_a_transaction_and_another_inside(self) -> None:
         sent, other = encoded(ROWS, attributes=0x10, producer=(5, 0, 2)), encoded(ROWS)
@@ -385,7 +385,7 @@ class TestRefused:
     def test_the_first_record_without_a_key_in_a_compacted_topic(self) -> None:
         with pytest.raises(InvalidRecordError, match="record 2 has no key") as caught:
             wrapped(encoded(ROWS), needs_keys=True)
-        assert caught.value.record == 2
+        assert caught.value.records == (2,)
         assert wrapped(encoded(ROWS[:2]), needs_keys=True)
 
     @pytest.mark.parametrize("name", [b"\xff", b"a\xc3", b"\xed\xa0\x80"])
@@ -393,7 +393,7 @@ class TestRefused:
         rows = numbered(KafkaRecord(), KafkaRecord(headers=[(name, b"v")]))
         with pytest.raises(InvalidRecordError, match="not UTF-8") as caught:
             wrapped(encoded(rows))
-        assert caught.value.record == 1
+        assert caught.value.records == (1,)
 
     def test_too_many_headers(self) -> None:
         headers = [(b"n", None)] * HEADERS_PER_RECORD_MAX

@@ -121,6 +121,12 @@ async def test_what_cannot_be_stored_has_the_code_of_kafka() -> None:
         blamed = await produce(client, keyless, topic="compacted")
         assert [error.batch_index for error in blamed.record_errors] == [1]
         assert "has no key" in blamed.error_message
+        # A client may send the others again, so each record without a key is named.
+        several = encoded(
+            numbered(*(KafkaRecord(b"v", key=key) for key in (None, b"k", None, b"k", None)))
+        )
+        blamed = await produce(client, several, topic="compacted")
+        assert [error.batch_index for error in blamed.record_errors] == [0, 2, 4]
         cluster.isolate(3)
         await cluster.until(
             lambda: (

@@ -57,7 +57,7 @@ def test_the_versions_that_are_refused_can_be_read(version: int) -> None:
 def test_a_response_is_what_kafka_python_reads(version: int) -> None:
     rows = [
         wire.ProducedRow(0, 0, 5, 6, 7),
-        wire.ProducedRow(1, 87, message="no key", record=3),
+        wire.ProducedRow(1, 87, message="no key", records=(3,)),
         wire.ProducedRow(2, 6, message="moved", leader=(2, 9)),
     ]
     leaders = [BrokerRow(2, "h", 9093, None)]
