@@ -220,6 +220,7 @@ class Node(Assembly):
             return None
         try:
             from node.kafka.apis.api import KafkaAddress, KafkaServices  # noqa: PLC0415
+            from node.kafka.identity import AccessServices  # noqa: PLC0415
             from node.kafka.listener import KafkaListener  # noqa: PLC0415
         except ModuleNotFoundError as error:
             if error.name is None or error.name.partition(".")[0] != "kafka":
@@ -247,6 +248,7 @@ class Node(Assembly):
                 reads=self.reads,
                 clock=self.clock,
                 limits=self.config.limits,
+                access=AccessServices(callers=self.callers, refusals=self.refusals),
             ),
             membership=self.membership,
             contained=self.counts.contained,

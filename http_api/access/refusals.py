@@ -6,6 +6,7 @@ clients. Further refusals are only counted, so that a client with a million diff
 
 import base64
 import binascii
+from collections.abc import Container
 from typing import NamedTuple
 
 ROWS_MAX = 20
@@ -37,6 +38,13 @@ class Refusals:
             rows[refusal] = rows.get(refusal, 0) + 1
         else:
             self._others += 1
+
+    def add_stranger(
+        self, address: str, authorization: str, what: str, users: Container[str]
+    ) -> None:
+        """Count a failed authentication, with the name in the credentials if it is one of the ``users``."""
+        name = name_in(authorization)
+        self.add("", address, what + (f" (user {name})" if name in users else ""))
 
     def take(self) -> dict[str, object] | None:
         """Return all refusals as an entry of the audit log, and forget them; None if there are none."""

@@ -16,7 +16,6 @@ from aiohttp import web
 
 from http_api.access.group_shares import GroupShares
 from http_api.access.proxies import TrustedProxies
-from http_api.access.refusals import name_in
 from http_api.console.files import console_files
 from http_api.ports.node import Ports
 from http_api.protocol.answers import (
@@ -232,9 +231,9 @@ class Dispatcher:
     def _note_stranger(self, request: web.BaseRequest, error: MilenaError) -> None:
         """Count a failed authentication for the audit log, with the user name if this user exists."""
         ports = self.shared.ports
-        name = name_in(request.headers.get("Authorization", ""))
-        tried = f" (user {name})" if name in ports.metadata.image.users else ""
-        ports.refusals.add("", request.remote or "", error.message + tried)
+        authorization = request.headers.get("Authorization", "")
+        users = ports.metadata.image.users
+        ports.refusals.add_stranger(request.remote or "", authorization, error.message, users)
 
     async def _distrust(self, request: web.BaseRequest) -> None:
         """Delay the response to bad credentials, unless they are the first bad ones on this connection."""

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from milena.model.access import ANONYMOUS, USER_PREFIX, AccessMode
+from milena.model.access import ANONYMOUS, USER_PREFIX
 from milena.model.errors import StartupError
 from node.config.options import NodeConfig
 
@@ -65,13 +65,8 @@ def _check_kafka(config: NodeConfig) -> None:
         return
     if not config.kafka_listen.is_loopback:
         raise StartupError(
-            f"kafka_listen = {config.kafka_listen} is open beyond this machine, and the Kafka interface has no TLS and "
-            "asks no client for credentials yet; use an address of this machine, such as 127.0.0.1:9092"
-        )
-    if config.admin_password_file is not None and config.access_mode == AccessMode.REQUIRED:
-        raise StartupError(
-            "kafka_listen is set, and access_mode = required asks every client for credentials, which the Kafka "
-            "interface cannot do yet; remove kafka_listen, or set access_mode = optional"
+            f"kafka_listen = {config.kafka_listen} is open beyond this machine, and the Kafka interface has no TLS "
+            "yet; use an address of this machine, such as 127.0.0.1:9092"
         )
 
 

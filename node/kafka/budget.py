@@ -51,13 +51,15 @@ class FrameBudget:
         self.held_bytes -= count
         self._look()
 
-    def leave(self, holder: Holder) -> None:
-        """Forget a connection that is closed."""
-        self.held_bytes -= self._bytes.pop(holder, 0)
+    def leave(self, holder: Holder) -> int:
+        """Forget a connection; return its bytes."""
+        count = self._bytes.pop(holder, 0)
+        self.held_bytes -= count
         self._held.pop(holder, None)
         if self._favoured is holder:
             self._favoured = None
         self._look()
+        return count
 
     def _look(self) -> None:
         if self.held_bytes <= self._bytes_max:

@@ -8,6 +8,10 @@ the bytes of all clients' requests exceed their bound (``budget``). No request s
 
 Hostile input. A malformed frame ends this connection, and nothing else. So does an error in a handler that the code did
 not expect; it is reported (``contained``).
+
+Strangers. While the cluster asks for credentials and the client has sent no good ones, only the APIs that authenticate
+it are served. Its frames are short, come one at a time, have a bound of their own over all strangers, and must lead to
+good credentials within ``KafkaPatience.handshake_s``.
 """
 
 import asyncio
@@ -17,10 +21,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import cast
 
+from http_api.access import on_behalf
+from http_api.access.certificates import certificate_of
+from http_api.protocol.kafka_codes import kafka_code_of
 from http_api.serving.connections import Connections
 from http_api.streaming.unsent import UnsentAnswers, reset_when_closed, taken_bytes
 from milena.model.contained import ContainedErrors, EntryPoint
-from milena.model.errors import MilenaError
+from milena.model.errors import ForbiddenError, MilenaError
 from node.kafka.apis.api import (
     Api,
     Body,
@@ -30,8 +37,17 @@ from node.kafka.apis.api import (
     KafkaServices,
     Started,
 )
+from node.kafka.apis.sasl import raw_step
 from node.kafka.budget import FrameBudget
-from node.kafka.wire.frames import SIZE_BYTES, FrameSplitter, body_of, framed, head_of
+from node.kafka.identity import ConnectionIdentity
+from node.kafka.wire.frames import (
+    FRAME_BYTES_MIN,
+    SIZE_BYTES,
+    FrameSplitter,
+    body_of,
+    framed,
+    head_of,
+)
 from node.kafka.wire.primitives import MalformedFrameError
 from node.metrics.counts import KafkaCounts
 
@@ -39,6 +55,10 @@ logger = logging.getLogger(__name__)
 
 IN_WORK_MAX = 32
 """Requests of a connection that have no response yet. Above this, the connection stops reading."""
+STRANGER_FRAME_BYTES_MAX = 64 << 10
+"""The largest frame of a client that has to authenticate first."""
+CLOSING_S = 5.0
+"""How long a client may take to receive the last response."""
 CLIENT_ID_SHOWN = 64
 """Characters of a client id in a log line."""
 API_VERSIONS = 18
@@ -50,6 +70,8 @@ class KafkaPatience:
     """How long a connection may keep the node waiting, in seconds."""
 
     first_request_s: float = 10.0
+    handshake_s: float = 10.0
+    """From the start to good credentials, if the cluster asks for them."""
     frame_s: float = 60.0
     """From the first byte of a frame to its last one."""
     idle_s: float = 600.0
@@ -64,10 +86,10 @@ class ListenerContext:
     apis: Mapping[int, Api]
     address: Callable[[], KafkaAddress]
     """Where clients reach the listener."""
-    is_open: Callable[[], bool]
-    """Whether clients without credentials may send requests now."""
     frame_bytes_max: int
     budget: FrameBudget
+    strangers_budget: FrameBudget
+    """Bounds the bytes of clients that have to authenticate first."""
     connections: Connections
     unsent: UnsentAnswers
     contained: ContainedErrors
@@ -100,18 +122,25 @@ class KafkaConnection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._host = ""
-        self._splitter = FrameSplitter(context.frame_bytes_max)
+        self._identity = ConnectionIdentity(context.services.access, "", None)
+        self._is_let_in = False
+        """Whether the client's last request was served, or its next one would be."""
+        self._budget = context.strangers_budget
+        self._splitter = FrameSplitter(STRANGER_FRAME_BYTES_MAX)
         self._waiting: deque[bytes] = deque()
         self._unanswered: deque[_Unanswered] = deque()
         self._task: asyncio.Task[None] | None = None
         self._may_write = asyncio.Event()
         self._may_write.set()
+        self._is_starting = False
+        """Whether the task works on a frame that is in neither of the two queues."""
         self._is_reading = True
         self._is_held = False
         """Whether the budget of all clients stops this connection."""
         self._has_asked = False
-        self._since_s = self._loop.time()
+        self._began_s = self._since_s = self._loop.time()
         self._frame_since_s: float | None = None
+        self._closing_since_s: float | None = None
 
     # -- the transport ---------------------------------------------------------------------------
 
@@ -120,8 +149,22 @@ class KafkaConnection(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
         peer = transport.get_extra_info("peername")
         self._host = "" if peer is None else str(peer[0])
+        self._identity = ConnectionIdentity(
+            self._context.services.access, self._host, certificate_of(transport)
+        )
         self._context.counts.connections += 1
         self._context.connections.add(self)
+        if self._identity.is_let_in():
+            self._let_in()
+
+    def _let_in(self) -> None:
+        """Give the client the bounds of those that may send requests."""
+        if not self._is_let_in:
+            self._is_let_in = True
+            self._splitter.bytes_max = self._context.frame_bytes_max
+            count = self._budget.leave(self)
+            self._budget = self._context.budget
+            self._budget.take(self, count)
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """Stop everything that this client waits for. What was appended stays."""
@@ -131,7 +174,7 @@ class KafkaConnection(asyncio.Protocol):
         context.counts.connections -= 1
         context.connections.discard(self)
         context.unsent.discard(self)
-        context.budget.leave(self)
+        self._budget.leave(self)
         context.on_closed(self)
         if self._task is not None:
             self._task.cancel()
@@ -169,7 +212,7 @@ class KafkaConnection(asyncio.Protocol):
             if self._task is None:
                 self._context.connections.work(self)
                 self._task = self._loop.create_task(self._serve())
-        self._context.budget.take(self, len(data))
+        self._budget.take(self, len(data))
         self._flow()
 
     # -- Receiver and Closable -------------------------------------------------------------------
@@ -215,7 +258,8 @@ class KafkaConnection(asyncio.Protocol):
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        is_full = len(self._waiting) + len(self._unanswered) >= IN_WORK_MAX
+        most = IN_WORK_MAX if self._is_let_in else 1
+        is_full = len(self._waiting) + len(self._unanswered) + self._is_starting >= most
         may_read = not (is_full or self._is_held)
         if may_read != self._is_reading:
             self._is_reading = may_read
@@ -225,8 +269,19 @@ class KafkaConnection(asyncio.Protocol):
                 transport.pause_reading()
 
     def check(self, now_s: float) -> None:
-        """Close the connection if its client keeps the node waiting for too long."""
+        """Close the connection if its client keeps the node waiting for too long, or may no longer send requests."""
         patience = self._context.patience
+        if self._transport is not None and self._transport.is_closing():
+            self._closing_since_s = self._closing_since_s or now_s
+            if now_s - self._closing_since_s > CLOSING_S:
+                self.force_close()
+            return
+        if not self._is_let_in and now_s - self._began_s > patience.handshake_s:
+            self.force_close()
+            return
+        if self._is_let_in and not self.is_busy and self._identity.is_revoked():
+            self.force_close()
+            return
         if not self._is_reading and self._frame_since_s is not None:
             # The client cannot send the rest.
             self._frame_since_s = now_s
@@ -246,7 +301,11 @@ class KafkaConnection(asyncio.Protocol):
         try:
             while self._waiting:
                 await self._may_write.wait()
-                await self._start(self._waiting.popleft())
+                self._is_starting = True
+                work = self._authenticate if self._identity.is_raw else self._start
+                await work(self._waiting.popleft())
+                self._is_starting = False
+                self._flow()
             await self._settle()
         except MalformedFrameError as error:
             self._refuse(error)
@@ -275,17 +334,24 @@ class KafkaConnection(asyncio.Protocol):
             raise MalformedFrameError(f"a {api.name} request has {len(frame)} bytes")
         if not (api.first <= head.version <= api.last or head.key == API_VERSIONS):
             raise MalformedFrameError(f"{api.name} {head.version} is not served")
-        if not self._context.is_open():
-            raise MalformedFrameError("the cluster asks for credentials")
         if not api.is_pipelined:
             await self._settle()
             await self._may_write.wait()
+        if not api.is_open:
+            await self._check_caller(api)
         client_id, reader = body_of(frame, is_flexible=head.version >= api.flexible_from)
         call = KafkaCall(
-            api, head.version, client_id, reader, address=self._context.address(), host=self._host
+            api,
+            head.version,
+            client_id,
+            reader,
+            address=self._context.address(),
+            identity=self._identity,
         )
         answer: asyncio.Future[Body | None]
         started = await self._handled(api, call)
+        if api.is_open:
+            self._expect()
         if isinstance(started, Started):
             answer = asyncio.ensure_future(started.answer)
         else:
@@ -296,6 +362,52 @@ class KafkaConnection(asyncio.Protocol):
             self._flush()
         else:
             answer.add_done_callback(lambda _: self._flush())
+
+    def _expect(self) -> None:
+        """Set the bounds of the next frame, after the client may have authenticated."""
+        self._splitter.bytes_min = 0 if self._identity.is_raw else FRAME_BYTES_MIN
+        if self._identity.is_let_in():
+            self._let_in()
+
+    async def _check_caller(self, api: Api) -> None:
+        """Find out who the client is now.
+
+        Raises:
+            CloseConnectionError: the client may send no requests.
+        """
+        try:
+            caller = await self._identity.caller()
+        except MilenaError as error:
+            self._turn_away(api, error)
+            raise CloseConnectionError(error) from error
+        if caller.is_enforced and not caller.is_superuser:
+            raise CloseConnectionError(
+                ForbiddenError("the Kafka interface cannot check rights yet: be a superuser")
+            )
+        self._let_in()
+        # Tasks that the handler starts inherit it.
+        on_behalf.principal.set(caller.known_principal)
+
+    def _turn_away(self, api: Api, error: MilenaError) -> None:
+        """Note that the client may not send the request."""
+        services, counts = self._context.services, self._context.counts.requests
+        label = (api.name, kafka_code_of(error))
+        count = counts[label] = counts.get(label, 0) + 1
+        services.access.refusals.add("", self._host, error.message)
+        if not count & (count - 1):
+            # At powers of two, as for frames.
+            text = "kafka client refused api=%s count=%d remote=%s reason=%s"
+            logger.info(text, api.name, count, self._host, error.message)
+
+    async def _authenticate(self, message: bytes) -> None:
+        """Take a message of SASL without a header, and send the response without one."""
+        await self._settle()
+        await self._may_write.wait()
+        answer = await raw_step(self._context.services, self._identity, message)
+        self._budget.give_back(self, SIZE_BYTES + len(message))
+        self._expect()
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.writelines([len(answer).to_bytes(SIZE_BYTES, "big"), answer])
 
     async def _handled(self, api: Api, call: KafkaCall) -> Body | Started | None:
         try:
@@ -321,7 +433,7 @@ class KafkaConnection(asyncio.Protocol):
         """Send the responses that are there, up to the first request without one."""
         while self._unanswered and self._unanswered[0].answer.done():
             entry = self._unanswered.popleft()
-            self._context.budget.give_back(self, SIZE_BYTES + entry.frame_bytes)
+            self._budget.give_back(self, SIZE_BYTES + entry.frame_bytes)
             if entry.answer.cancelled():
                 continue
             error = entry.answer.exception()
@@ -341,6 +453,8 @@ class KafkaConnection(asyncio.Protocol):
             return
         is_flexible = call.version >= call.api.flexible_from and call.api.key != API_VERSIONS
         self._transport.writelines(framed(entry.correlation_id, body, is_flexible=is_flexible))
+        if call.is_last:
+            self._transport.close()
 
     def _refuse(self, error: MalformedFrameError) -> None:
         """Close the connection, because its bytes are no request."""

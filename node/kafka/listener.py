@@ -1,18 +1,12 @@
-"""The listener: accepts connections, bounds them, and tells the cluster where Kafka clients reach this node.
-
-While access control is ``required``, clients would have to authenticate, which the interface cannot ask of them yet. So
-it then takes no requests.
-"""
+"""The listener: accepts connections, bounds them, and tells the cluster where Kafka clients reach this node."""
 
 import asyncio
-import logging
 import socket
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 from http_api.serving.connections import Connections
 from http_api.streaming.unsent import UnsentAnswers
-from milena.model.access import AccessMode
 from milena.model.contained import ContainedErrors
 from milena.model.errors import MilenaError
 from node.config.budgets import LASTING_RETRY_MS, LONG_PROPOSE_MS
@@ -27,9 +21,9 @@ from raft_meta.machine.codec import LEVELS
 from raft_meta.machine.commands import SetKafkaAddresses
 from raft_meta.machine.image import Image
 
-logger = logging.getLogger(__name__)
-
 FRAME_BYTES_MAX = 32 << 20
+STRANGERS = 8
+"""Clients that have not authenticated may hold this fraction (1/8) of the bytes that all others may hold."""
 PATIENCE = KafkaPatience()
 CHECK_S = 1.0
 """How often connections are checked for clients that keep the node waiting."""
@@ -60,14 +54,13 @@ class KafkaListener:
         self._open: set[KafkaConnection] = set()
         self._server: asyncio.Server | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._has_refused = False
         self._context = ListenerContext(
             services=services,
             apis=apis,
             address=address,
-            is_open=self._is_open,
             frame_bytes_max=min(FRAME_BYTES_MAX, limits.request_bytes_max),
             budget=FrameBudget(limits.bytes_in_flight_max),
+            strangers_budget=FrameBudget(limits.bytes_in_flight_max // STRANGERS),
             connections=Connections(connections_max),
             unsent=UnsentAnswers(
                 bytes_max=limits.unsent_bytes_max, wait_ms_max=limits.unsent_wait_ms_max
@@ -83,16 +76,6 @@ class KafkaListener:
         made = KafkaConnection(self._context)
         self._open.add(made)
         return made
-
-    def _is_open(self) -> bool:
-        is_open = self._services.metadata.image.access_mode != AccessMode.REQUIRED
-        if not is_open and not self._has_refused:
-            logger.error(
-                "kafka clients are refused: the cluster's access mode is required, and the Kafka interface cannot "
-                "authenticate clients yet"
-            )
-        self._has_refused = not is_open
-        return is_open
 
     async def start(self, bound: socket.socket) -> None:
         """Accept connections on a socket that is bound."""

@@ -9,6 +9,7 @@ from milena.model.clock import Clock
 from milena.model.errors import MilenaError
 from node.control.standing import Standing
 from node.groups.classic.service import ClassicGroups
+from node.kafka.identity import AccessServices, ConnectionIdentity
 from node.kafka.wire import cold
 from node.kafka.wire.primitives import WireReader
 from node.metadata.store import MetadataStore
@@ -64,6 +65,7 @@ class KafkaServices:
     reads: ReadService
     clock: Clock
     limits: ApiLimits
+    access: AccessServices
     topic_rows: dict[tuple[str, int, bool], TopicRowKept] = field(default_factory=dict)
     """Rows of Metadata, by topic id, version, and whether they have operations."""
 
@@ -78,7 +80,17 @@ class Started:
 class KafkaCall:
     """One request."""
 
-    __slots__ = ("address", "api", "client_id", "code", "host", "reader", "version")
+    __slots__ = (
+        "address",
+        "api",
+        "client_id",
+        "code",
+        "host",
+        "identity",
+        "is_last",
+        "reader",
+        "version",
+    )
 
     def __init__(
         self,
@@ -88,17 +100,20 @@ class KafkaCall:
         reader: WireReader,
         *,
         address: KafkaAddress,
-        host: str,
+        identity: ConnectionIdentity,
     ) -> None:
-        """Open a request. ``address``: where clients reach the listener that it came on. ``host``: the client's."""
+        """Open a request. ``address``: where clients reach the listener that it came on."""
         self.api = api
         self.version = version
         self.client_id = client_id
         self.reader = reader
         self.address = address
-        self.host = host
+        self.identity = identity
+        self.host = identity.host
         self.code = 0
         """The first error code of the response, for the metrics."""
+        self.is_last = False
+        """Whether the connection ends after the response."""
 
     def note(self, code: int) -> int:
         """Remember an error code that the response has; return it."""
@@ -149,5 +164,7 @@ class Api:
     handle: Handler
     bytes_max: int = COLD_BYTES_MAX
     """The largest request."""
+    is_open: bool = False
+    """Whether clients may send requests before they have authenticated."""
     is_pipelined: bool = False
     """Whether requests start behind each other without waiting for the responses of those before."""

@@ -12,6 +12,7 @@ from node.kafka.apis import (
     partitions,
     produce,
     producers,
+    sasl,
     topics,
 )
 from node.kafka.apis.api import Api
@@ -30,6 +31,7 @@ _SERVED: tuple[Api, ...] = (
     *groups.APIS,
     *group_offsets.APIS,
     *group_views.APIS,
+    *sasl.APIS,
 )
 
 APIS: dict[int, Api] = {api.key: api for api in (*_SERVED, api_versions(_SERVED))}

@@ -36,4 +36,12 @@ def api_versions(others: Iterable[Api]) -> Api:
 
 
 def _api(handle: Handler) -> Api:
-    return Api(key=KEY, name="ApiVersions", first=0, last=LAST, flexible_from=3, handle=handle)
+    return Api(
+        key=KEY,
+        name="ApiVersions",
+        first=0,
+        last=LAST,
+        flexible_from=3,
+        handle=handle,
+        is_open=True,
+    )

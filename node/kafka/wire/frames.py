@@ -63,8 +63,10 @@ class FrameSplitter:
     """Splits a stream into frames. It holds what has arrived of an unfinished frame, and never more."""
 
     def __init__(self, bytes_max: int) -> None:
-        """Start without bytes. ``bytes_max``: the largest frame that is accepted."""
-        self._bytes_max = bytes_max
+        """Start without bytes. ``bytes_max``: the largest frame that is accepted. It may change between two frames."""
+        self.bytes_max = bytes_max
+        self.bytes_min = FRAME_BYTES_MIN
+        """The smallest frame that is accepted. A frame that is no request, but a bare SASL message, may be empty."""
         self._pieces: list[bytes] = []
         self.held_bytes = 0
         """Bytes of the unfinished frame."""
@@ -118,8 +120,8 @@ class FrameSplitter:
         return True
 
     def _checked(self, size: int) -> int:
-        if not FRAME_BYTES_MIN <= size <= self._bytes_max:
+        if not self.bytes_min <= size <= self.bytes_max:
             raise MalformedFrameError(
-                f"a frame of {size} bytes; requests have {FRAME_BYTES_MIN} to {self._bytes_max}"
+                f"a frame of {size} bytes; requests have {self.bytes_min} to {self.bytes_max}"
             )
         return size

@@ -5,22 +5,34 @@ import struct
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from kafka.protocol import admin, consumer, metadata, producer
+from kafka.protocol import admin, consumer, metadata, producer, sasl
 
+from http_api.access.port import RequestedToken
 from http_api.ports.node import ApiLimits
+from milena.model.access import (
+    ANY_HOST,
+    AccessMode,
+    Operation,
+    PatternType,
+    Permission,
+    ResourceType,
+)
+from milena.model.secret import Secret
 from node.assembly import Assembly
 from node.kafka.apis.api import Api, KafkaAddress, KafkaServices
 from node.kafka.apis.registry import APIS
 from node.kafka.connection import KafkaConnection, KafkaPatience
+from node.kafka.identity import AccessServices
 from node.kafka.listener import PATIENCE, KafkaListener
 from node.kafka.wire import cold
+from raft_meta.machine.image import Acl
 
 CLIENT = "test"
 RESPONSES = {
     kind.API_KEY: kind
-    for module in (admin, consumer, metadata, producer)
+    for module in (admin, consumer, metadata, producer, sasl)
     for name, kind in vars(module).items()
-    if name.endswith("Response")
+    if name.endswith("Response") and hasattr(kind, "API_KEY")
 }
 
 
@@ -39,8 +51,9 @@ def request_frame(
 class FakeTransport(asyncio.Transport):
     """A transport that keeps what a connection sends."""
 
-    def __init__(self) -> None:
+    def __init__(self, host: str = "127.0.0.1") -> None:
         super().__init__()
+        self.host = host
         self.sent = bytearray()
         self.is_aborted = False
         self.is_paused = False
@@ -77,16 +90,15 @@ class FakeTransport(asyncio.Transport):
         return 0
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        del name
-        return default
+        return (self.host, 40_000) if name == "peername" else default
 
 
 class KafkaClient:
     """One connection to a node."""
 
-    def __init__(self, connection: KafkaConnection) -> None:
+    def __init__(self, connection: KafkaConnection, host: str = "127.0.0.1") -> None:
         self.connection = connection
-        self.transport = FakeTransport()
+        self.transport = FakeTransport(host)
         self.transport.protocol = connection
         connection.connection_made(self.transport)
         self._next = 0
@@ -123,6 +135,28 @@ class KafkaClient:
         return decoded(key, version, body)
 
 
+async def sign_in(
+    client: KafkaClient, message: bytes, mechanism: str = "PLAIN", *, version: int = 2
+) -> Any:
+    """Authenticate; return the response to the message, which may be a refusal."""
+    assert (await client.call(17, 1, mechanism=mechanism)).error_code == 0
+    return await authenticate(client, message, version=version)
+
+
+async def authenticate(client: KafkaClient, message: bytes, *, version: int = 2) -> Any:
+    """Send a message of SASL; return the response, behind which the connection may end."""
+    sent = client.ask(36, version, cold.encode_request(36, version, {"auth_bytes": message}))
+    await client.connection.idle()
+    ((correlation_id, body),) = client.answers()
+    assert correlation_id == sent
+    return decoded(36, version, body)
+
+
+def plain(user: str, password: str) -> bytes:
+    """A message of SASL PLAIN."""
+    return f"\0{user}\0{password}".encode()
+
+
 def decoded(key: int, version: int, body: bytes) -> Any:
     """A response as kafka-python decodes it; ``body`` begins behind the correlation id."""
     if version >= cold.flexible_from(key) and key != 18:
@@ -147,6 +181,7 @@ def services_of(node: Assembly) -> KafkaServices:
         reads=node.reads,
         clock=node.clock,
         limits=node.config.limits,
+        access=AccessServices(callers=node.callers, refusals=node.refusals),
     )
 
 
@@ -181,3 +216,41 @@ def listener_of(
 def client_of(node: Assembly, **options: Any) -> KafkaClient:
     """A client of a node."""
     return KafkaClient(listener_of(node, **options).connection())
+
+
+ADMIN, ANN, BOB = ("admin", "secret-of-admin"), ("ann", "secret-of-ann"), ("bob", "secret-of-bob")
+"""Users of a closed cluster and their passwords."""
+
+
+async def close_cluster(node: Assembly, *acls: Acl, mode: AccessMode = AccessMode.REQUIRED) -> None:
+    """Create a superuser and two users without rights but those in the entries, and ask for credentials."""
+    for name, password in (ADMIN, ANN, BOB):
+        await node.access.put_user(
+            name,
+            password=Secret(password),
+            is_superuser=name == ADMIN[0],
+            keeps_previous=False,
+        )
+    if acls:
+        await node.access.add_acls(acls)
+    await node.access.set_mode(mode)
+
+
+async def token_of(node: Assembly, user: str, *, lifetime_ms: int | None = None) -> str:
+    """A new token of the user."""
+    wanted = RequestedToken(note="", grants=(), lifetime_ms=lifetime_ms, expires_ms_max=0)
+    _, secret = await node.access.create_token(user, wanted)
+    return secret.reveal()
+
+
+def acl(user: str, operation: Operation, kind: ResourceType, name: str) -> Acl:
+    """An entry that allows the user the operation on one resource."""
+    return Acl(
+        principal=f"User:{user}",
+        resource_type=kind,
+        pattern_type=PatternType.LITERAL,
+        name=name,
+        operation=operation,
+        permission=Permission.ALLOW,
+        host=ANY_HOST,
+    )

@@ -159,10 +159,6 @@ def test_variables_of_other_programs_and_of_service_links_are_left_alone():
         ({"kafka_advertise": "a:9092"}, "kafka_advertise is set and kafka_listen is not"),
         ({"kafka_listen": "0.0.0.0:9092"}, "use an address of this machine"),
         ({"kafka_listen": "10.1.2.3:9092"}, "open beyond this machine"),
-        (
-            {"kafka_listen": "127.0.0.1:9092", "admin_password_file": "p"},
-            "remove kafka_listen, or set access_mode = optional",
-        ),
     ],
 )
 def test_contradictions_are_refused(flags: dict[str, object], said: str):

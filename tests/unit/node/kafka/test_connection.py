@@ -19,7 +19,13 @@ from node.kafka.apis.api import (
 )
 from node.kafka.connection import IN_WORK_MAX
 from node.kafka.wire.primitives import MalformedFrameError
-from tests.support.clusters.kafka_clients import KafkaClient, client_of, listener_of, request_frame
+from tests.support.clusters.kafka_clients import (
+    KafkaClient,
+    client_of,
+    close_cluster,
+    listener_of,
+    request_frame,
+)
 from tests.support.clusters.nodes import Cluster, cluster_of
 from tests.support.time.virtual_time import after, settle, virtual
 
@@ -393,10 +399,7 @@ async def test_a_client_that_the_node_does_not_read_from_is_not_slow(
 async def test_requests_are_refused_while_the_cluster_asks_for_credentials(
     desk: Desk, client: KafkaClient, cluster: Cluster
 ) -> None:
-    from dataclasses import replace  # noqa: PLC0415 - of the context alone
-
-    context = client.connection._context
-    client.connection._context = replace(context, is_open=lambda: False)
+    await close_cluster(cluster.nodes[1])
     ask(client, ORDINARY, b"a")
     await settle()
     assert client.transport.is_aborted

@@ -2,9 +2,7 @@
 
 import asyncio
 
-from milena.model.access import AccessMode
 from node.kafka.apis.api import KafkaAddress
-from raft_meta.machine.copies import replace
 from tests.support.clusters.kafka_clients import KafkaClient, listener_of
 from tests.support.clusters.nodes import Cluster, cluster_of
 from tests.support.time.virtual_time import settle, virtual
@@ -51,16 +49,3 @@ async def test_above_the_bound_the_connection_that_is_idle_for_longest_goes() ->
         assert not second.transport.is_aborted
         assert not third.transport.is_aborted
         assert cluster.nodes[1].counts.kafka.connections == 2
-
-
-@virtual
-async def test_no_request_is_taken_while_the_cluster_asks_for_credentials() -> None:
-    async with cluster_of(Cluster(node_ids=(1,))) as cluster:
-        node = cluster.nodes[1]
-        listener = listener_of(node)
-        client = KafkaClient(listener.connection())
-        assert (await client.call(18, 0)).error_code == 0
-        node.metadata._seen = replace(node.metadata.image, access_mode=AccessMode.REQUIRED)
-        client.ask(18, 0, b"")
-        await settle()
-        assert client.transport.is_aborted

@@ -3,6 +3,7 @@
 from node.kafka.apis.api import KafkaCall
 from node.kafka.apis.leading import addresses_of, leader_of, led_here
 from node.kafka.apis.registry import APIS
+from node.kafka.identity import ConnectionIdentity
 from node.kafka.wire.primitives import WireReader
 from tests.support.clusters.kafka_clients import listener_of, services_of
 from tests.support.clusters.nodes import cluster_of
@@ -30,7 +31,12 @@ async def test_only_addresses_of_leaders_that_clients_reach_are_told() -> None:
         services = services_of(cluster.nodes[1])
         address = listener_of(cluster.nodes[1])._context.address()
         call = KafkaCall(
-            APIS[0], 11, "", WireReader(b"", 0, is_flexible=True), address=address, host=""
+            APIS[0],
+            11,
+            "",
+            WireReader(b"", 0, is_flexible=True),
+            address=address,
+            identity=ConnectionIdentity(services.access, "", None),
         )
         assert addresses_of(services, call, [None]) == []
         found = addresses_of(services, call, [(1, 0), (2, 0), None])

@@ -1,0 +1,180 @@
+"""The identity of a connection: it ends with its user, its token, its session, and when the cluster is closed."""
+
+import asyncio
+
+import pytest
+
+from milena.model.access import AccessMode
+from node.kafka.connection import KafkaPatience
+from tests.support.clusters.kafka_clients import (
+    ADMIN,
+    KafkaClient,
+    client_of,
+    close_cluster,
+    listener_of,
+    plain,
+    sign_in,
+    token_of,
+)
+from tests.support.clusters.nodes import Cluster, SimNode, cluster_of
+from tests.support.time.virtual_time import after, settle, virtual
+
+DESCRIBE_CLUSTER = b"\0\0\0"
+
+
+async def signed_in(node: SimNode, message: bytes) -> KafkaClient:
+    client = client_of(node)
+    assert (await sign_in(client, message)).error_code == 0
+    assert (await client.call(60, 0)).error_code == 0
+    return client
+
+
+async def is_served(client: KafkaClient) -> bool:
+    if client.transport.is_aborted:
+        return False
+    client.ask(60, 0, DESCRIBE_CLUSTER)
+    await client.connection.idle()
+    await settle()
+    return bool(client.answers())
+
+
+@virtual
+async def test_a_deleted_token_gets_no_further_response() -> None:
+    async with cluster_of(Cluster(node_ids=(1,))) as cluster:
+        node = cluster.nodes[1]
+        await close_cluster(node)
+        token = await token_of(node, "admin")
+        client, other = (
+            await signed_in(node, plain("admin", token)),
+            await signed_in(node, plain(*ADMIN)),
+        )
+        await node.access.delete_token("admin", token.split("_")[1])
+        assert not await is_served(client)
+        assert await is_served(other)
+
+
+@virtual
+async def test_a_changed_password_ends_the_connections_of_the_former_one() -> None:
+    async with cluster_of(Cluster(node_ids=(1,))) as cluster:
+        node = cluster.nodes[1]
+        await close_cluster(node)
+        await node.access.put_user("eve", password=None, is_superuser=True, keeps_previous=False)
+        token = await token_of(node, "eve")
+        client, idle = (
+            await signed_in(node, plain("eve", token)),
+            await signed_in(node, plain("eve", token)),
+        )
+        await node.access.delete_user("eve")
+        assert not await is_served(client)
+        # An idle one ends at the next check.
+        idle.connection.check(asyncio.get_running_loop().time())
+        assert idle.transport.is_aborted
+
+
+@virtual
+async def test_an_unrelated_change_costs_no_connection_and_no_second_look_at_the_password() -> None:
+    async with cluster_of(Cluster(node_ids=(1,))) as cluster:
+        node = cluster.nodes[1]
+        await close_cluster(node)
+        client = await signed_in(node, plain(*ADMIN))
+        await after(400_000)
+        await node.access.put_user("new", password=None, is_superuser=False, keeps_previous=False)
+        node.callers._passwords.find = None  # type: ignore[assignment]
+        client.connection.check(asyncio.get_running_loop().time())
+        assert await is_served(client)
+
+
+@virtual
+async def test_a_session_ends_with_its_token_unless_the_client_signs_in_again() -> None:
+    async with cluster_of(Cluster(node_ids=(1,))) as cluster:
+        node = cluster.nodes[1]
+        await close_cluster(node)
+        short = await token_of(node, "admin", lifetime_ms=60_000)
+        ended, renewed = (
+            await signed_in(node, plain("admin", short)),
+            await signed_in(node, plain("admin", short)),
+        )
+        await after(61_000)
+        for client in (ended, renewed):
+            client.connection.check(asyncio.get_running_loop().time())
+        assert (await sign_in(renewed, plain(*ADMIN))).error_code == 0
+        assert await is_served(renewed)
+        assert not await is_served(ended)
+
+
+@pytest.mark.parametrize("mode", [AccessMode.OFF, AccessMode.OPTIONAL])
+def test_when_the_cluster_closes_clients_without_credentials_go(mode: AccessMode) -> None:
+    @virtual
+    async def run() -> None:
+        async with cluster_of(Cluster(node_ids=(1,))) as cluster:
+            node = cluster.nodes[1]
+            await close_cluster(node, mode=AccessMode.OFF)
+            busy, idle = client_of(node), client_of(node)
+            assert (await busy.call(18, 0)).error_code == 0
+            if mode is AccessMode.OFF:
+                assert await is_served(busy)
+            await node.access.set_mode(AccessMode.REQUIRED)
+            assert not await is_served(busy)
+            idle.connection.check(asyncio.get_running_loop().time())
+            assert idle.transport.is_aborted
+            label = ("DescribeCluster", 58)
+            assert node.counts.kafka.requests[label] == 1
+
+    run()
+
+
+@virtual
+async def test_a_client_that_does_not_sign_in_in_time_is_closed_whatever_it_sends() -> None:
+    async with cluster_of(Cluster(node_ids=(1,))) as cluster:
+        node = cluster.nodes[1]
+        await close_cluster(node)
+        listener = listener_of(node, patience=KafkaPatience(handshake_s=10))
+        slow, quick = KafkaClient(listener.connection()), KafkaClient(listener.connection())
+        await sign_in(quick, plain(*ADMIN))
+        loop = asyncio.get_running_loop()
+        for _ in range(10):
+            await after(900)
+            assert (await slow.call(18, 0)).error_code == 0
+            slow.connection.check(loop.time())
+            assert not slow.transport.is_aborted
+        await after(2_000)
+        for client in (slow, quick):
+            client.connection.check(loop.time())
+        assert slow.transport.is_aborted
+        assert not quick.transport.is_aborted
+
+
+@virtual
+async def test_strangers_frames_are_short_and_have_a_bound_of_their_own() -> None:
+    async with cluster_of(Cluster(node_ids=(1,))) as cluster:
+        node = cluster.nodes[1]
+        await close_cluster(node)
+        listener = listener_of(node)
+        stranger, ann = KafkaClient(listener.connection()), KafkaClient(listener.connection())
+        context = ann.connection._context
+        stranger.send((60_000).to_bytes(4, "big") + bytes(50_000))
+        assert (context.strangers_budget.held_bytes, context.budget.held_bytes) == (50_004, 0)
+        assert (await sign_in(ann, plain(*ADMIN))).error_code == 0
+        ann.send((1 << 20).to_bytes(4, "big") + bytes(50_000))
+        assert (context.strangers_budget.held_bytes, context.budget.held_bytes) == (50_004, 50_004)
+        other = KafkaClient(listener.connection())
+        other.send((65 << 10).to_bytes(4, "big"))
+        assert other.transport.is_aborted
+        stranger.transport.abort()
+        ann.transport.abort()
+        await settle()
+        assert (context.strangers_budget.held_bytes, context.budget.held_bytes) == (0, 0)
+
+
+@virtual
+async def test_a_strangers_requests_come_one_at_a_time() -> None:
+    async with cluster_of(Cluster(node_ids=(1,))) as cluster:
+        node = cluster.nodes[1]
+        await close_cluster(node)
+        client = client_of(node)
+        assert (await client.call(17, 1, mechanism="PLAIN")).error_code == 0
+        message = plain("admin", "wrong")
+        client.ask(36, 0, len(message).to_bytes(4, "big") + message)
+        assert client.transport.is_paused
+        await client.connection.idle()
+        assert len(client.answers()) == 1
