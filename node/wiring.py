@@ -248,7 +248,11 @@ class Node(Assembly):
                 reads=self.reads,
                 clock=self.clock,
                 limits=self.config.limits,
-                access=AccessServices(callers=self.callers, refusals=self.refusals),
+                access=AccessServices(
+                    callers=self.callers,
+                    refusals=self.refusals,
+                    has_tls=self._api_tls is not None,
+                ),
             ),
             membership=self.membership,
             contained=self.counts.contained,
@@ -345,7 +349,7 @@ class Node(Assembly):
         await self._runner.setup()
         await web.SockSite(self._runner, self._api_socket, ssl_context=self._api_tls).start()
         if self._kafka is not None and self._kafka_socket is not None:
-            await self._kafka.start(self._kafka_socket)
+            await self._kafka.start(self._kafka_socket, self._api_tls)
             logger.info("kafka listening address=%s:%d", *self._kafka_socket.getsockname()[:2])
         self.health.has_started = True
         logger.info("listening url=%s data_dir=%s", self.url, self.directory.root)

@@ -65,8 +65,8 @@ def _check_kafka(config: NodeConfig) -> None:
         return
     if not config.kafka_listen.is_loopback:
         raise StartupError(
-            f"kafka_listen = {config.kafka_listen} is open beyond this machine, and the Kafka interface has no TLS "
-            "yet; use an address of this machine, such as 127.0.0.1:9092"
+            f"kafka_listen = {config.kafka_listen} is open beyond this machine, and the Kafka interface checks no "
+            "rights yet; use an address of this machine, such as 127.0.0.1:9092"
         )
 
 

@@ -24,6 +24,13 @@ class AccessServices:
 
     callers: CallersPort
     refusals: Refusals
+    has_tls: bool = False
+
+    @property
+    def security_protocol(self) -> str:
+        """Kafka's name for how clients connect now (``security.protocol``)."""
+        transport = "SSL" if self.has_tls else "PLAINTEXT"
+        return transport if self.callers.version == OPEN else f"SASL_{transport}"
 
 
 class SaslStateError(Exception):

@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import ssl
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 
@@ -77,10 +78,16 @@ class KafkaListener:
         self._open.add(made)
         return made
 
-    async def start(self, bound: socket.socket) -> None:
-        """Accept connections on a socket that is bound."""
+    async def start(self, bound: socket.socket, tls: ssl.SSLContext | None = None) -> None:
+        """Accept connections on a socket that is bound. ``tls``: that of the API's port; None: no TLS."""
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(self.connection, sock=bound, backlog=1024)
+        self._server = await loop.create_server(
+            self.connection,
+            sock=bound,
+            backlog=1024,
+            ssl=tls,
+            ssl_handshake_timeout=None if tls is None else self._context.patience.handshake_s,
+        )
         self._check()
 
     def _check(self) -> None:

@@ -164,7 +164,7 @@ def _node_rows(services: KafkaServices, call: KafkaCall) -> Iterable[ConfigRow]:
     defaults, image = services.admin.defaults, services.admin.image
     own = services.metadata.node_id
     broker = image.brokers.get(own)
-    listener = f"PLAINTEXT://{call.address.host}:{call.address.port}"
+    listener = f"{services.access.security_protocol}://{call.address.host}:{call.address.port}"
     creates = "true" if defaults.is_auto_create else "false"
     factor = services.admin.default_factor(image)
     static = ConfigSource.STATIC_BROKER_CONFIG
