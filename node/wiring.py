@@ -244,6 +244,7 @@ class Node(Assembly):
                 elections=self.elections,
                 directory=self.directory,
                 groups=self.groups.classic,
+                members=self.groups.server_members,
                 produce=self.produce,
                 reads=self.reads,
                 clock=self.clock,

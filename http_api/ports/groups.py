@@ -76,6 +76,16 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
     """How long to delay a response that has nothing new, in ms. A change of the assignment is sent at once."""
 
 
+class KafkaHeartbeat(Heartbeat, frozen=True, kw_only=True):
+    """A heartbeat by Kafka's own protocol, which differs in some rules. It is never forwarded.
+
+    - Names of topics and a pattern replace their last values independently of each other; an empty pattern is none.
+    - A member may subscribe to nothing.
+    - A join does not take over the instance id of another member that is still there.
+    - An epoch of -2 says that a static member is away: it keeps its partitions until its session ends.
+    """
+
+
 class HeartbeatAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """The response to a heartbeat: the partitions that the member may read from now on.
 

@@ -129,6 +129,7 @@ ERROR_TABLE: dict[type[MilenaError], ErrorRow] = {
     e.GenerationError: ErrorRow(409, 40938),
     e.MemberIdRequiredError: ErrorRow(409, 40939),
     e.GroupSubscribedError: ErrorRow(409, 40940),
+    e.InstanceHeldError: ErrorRow(409, 40941),
     # A bound was reached.
     e.RequestTooLargeError: ErrorRow(413, 413),
     e.TooManyRequestsError: ErrorRow(429, 42901),

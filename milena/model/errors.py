@@ -342,6 +342,12 @@ class MemberIdRequiredError(ConflictError):
         self.member_id = member_id
 
 
+class InstanceHeldError(ConflictError):
+    """Another member of the group has the instance id, and has not left. Source: KIP-848."""
+
+    code = "instance_held"
+
+
 class GroupSubscribedError(ConflictError):
     """A member of the group subscribes to the topic, so the group's offsets in it cannot be deleted."""
 

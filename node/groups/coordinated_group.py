@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from http_api.ports.groups import Heartbeat, HeartbeatAnswer
+from http_api.ports.groups import Heartbeat, HeartbeatAnswer, KafkaHeartbeat
 from milena.model.errors import (
     FateUnknownError,
     MemberFencedError,
@@ -177,6 +177,8 @@ class CoordinatedGroup:
         heartbeat_rules.check_epoch(heartbeat)
         if heartbeat.member_epoch == heartbeat_rules.LEAVE:
             return await self._leave(heartbeat)
+        if heartbeat.member_epoch == heartbeat_rules.AWAY:
+            return await self._leave_for_now(heartbeat)
         await self._removed(heartbeat.member_id)
         changes = self._changes(heartbeat)
         self.sessions.heard(heartbeat.member_id, self._context.clock.now_ms())
@@ -199,6 +201,25 @@ class CoordinatedGroup:
             raise reason
         return heartbeat_rules.farewell(self.state, heartbeat.member_id)
 
+    async def _leave_for_now(self, heartbeat: Heartbeat) -> HeartbeatAnswer:
+        """Note that a static member is away. Its partitions stay with it, and the next process takes them over.
+
+        This is only in the memory of this coordinator. The next one lets any process take the instance id over from a
+        member that it has not heard.
+
+        Raises:
+            InvalidConsumerError, MemberFencedError, MemberNotFoundError, NotCoordinatorError: as for any heartbeat.
+        """
+        await self._removed(heartbeat.member_id)
+        known = self._member(heartbeat.member_id)
+        if known is None:
+            raise self._absent(heartbeat)
+        heartbeat_rules.check_kind(self.group_id, known)
+        heartbeat_rules.check_instance(heartbeat, known)
+        self.sessions.leave_for_now(known.member_id)
+        self._context.on_due(self.group_id, self.sessions.next_due_ms())
+        return heartbeat_rules.farewell(self.state, known.member_id, heartbeat_rules.AWAY)
+
     def _changes(self, heartbeat: Heartbeat) -> list[MemberChange]:
         """Return the changes that the heartbeat asks for, if the member may ask for them."""
         known = self._member(heartbeat.member_id)
@@ -211,11 +232,20 @@ class CoordinatedGroup:
             heartbeat_rules.check_not_ahead(heartbeat, known)
         elif known is None and self._writer.was_succeeded(heartbeat.member_id):
             raise heartbeat_rules.succeeded(heartbeat)
+        elif self._is_instance_held(heartbeat):
+            raise heartbeat_rules.held(heartbeat)
         wanted = heartbeat_rules.wanted_by(heartbeat, known)
         if wanted is not None and known is None:
             heartbeat_rules.check_room(self.group_id, self._member_count())
         released = None if known is None else self._released(heartbeat, known)
         return [change for change in (wanted, released) if change is not None]
+
+    def _is_instance_held(self, heartbeat: Heartbeat) -> bool:
+        """Return whether a join of a Kafka member must wait until another one gives its instance id up."""
+        instance_id = heartbeat.instance_id
+        if not isinstance(heartbeat, KafkaHeartbeat) or instance_id is None:
+            return False
+        return self.sessions.holder_of(instance_id, besides=heartbeat.member_id) is not None
 
     def _member_count(self) -> int:
         """Return the number of members, including those that are joining."""
@@ -293,8 +323,9 @@ class CoordinatedGroup:
             if member is None:
                 self._leaving.pop(member_id, None)
                 continue
-            if member.is_rest:
+            if member.is_rest or self.sessions.is_away(member_id, now_ms):
                 # A REST member lives as long as its consumer, which has been asked to finish with these partitions.
+                # A static member that is away works on no partitions.
                 changes.append(release(member))
                 continue
             if member_id not in self._leaving:

@@ -47,6 +47,19 @@ class TopicNames:
         )
 
 
+def is_server_group(group: Group) -> bool:
+    """Return whether the coordinator computes the group's assignment, or did so for its last member.
+
+    A group that only commits has had no member. To Kafka's clients it is a classic group.
+    """
+    return group.classic is None and group.generation > 0
+
+
+def server_state(group: Group) -> str:
+    """Return the state of a server group, in the words of Kafka's consumer protocol."""
+    return _state(group).value.capitalize()
+
+
 def head_of(group: Group, coordinators: Coordinators) -> GroupHead:
     """Return the group without its members and offsets."""
     return GroupHead(

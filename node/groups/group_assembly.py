@@ -12,6 +12,7 @@ from node.groups.coordinator_calls import CoordinatorCalls
 from node.groups.group_messages import COMMIT, DELETE, HEARTBEAT
 from node.groups.group_offsets import CommitQueue, ExpirySettings, OffsetExpiry
 from node.groups.group_service import Fetch, GroupService
+from node.groups.server_members import ServerMembers
 from node.metadata.lookup import GetTopic
 from node.metadata.store import MetadataStore
 from node.metrics.counts import GroupCounts
@@ -23,7 +24,7 @@ from raft_meta.machine.image import Image
 class Groups:
     """The objects of consumer groups. ``calls``, ``coordinator`` and ``commits`` serve REST consumers too.
 
-    ``classic`` serves the clients of Kafka's classic protocol.
+    ``classic`` serves the clients of Kafka's classic protocol, ``server_members`` those of its consumer protocol.
     """
 
     def __init__(
@@ -77,6 +78,12 @@ class Groups:
             coordinator=self.coordinator,
             commits=self.commits,
             standing=standing,
+        )
+        self.server_members = ServerMembers(
+            metadata=metadata,
+            calls=self.calls,
+            coordinator=self.coordinator,
+            new_member_id=new_member_id,
         )
         self.expiry = OffsetExpiry(
             metadata=metadata,

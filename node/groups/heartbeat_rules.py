@@ -9,9 +9,10 @@ present epoch (see ``rebalance``).
 
 from dataclasses import replace
 
-from http_api.ports.groups import Heartbeat, HeartbeatAnswer
+from http_api.ports.groups import Heartbeat, HeartbeatAnswer, KafkaHeartbeat
 from milena.model.errors import (
     GroupLimitError,
+    InstanceHeldError,
     InvalidConsumerError,
     MemberFencedError,
     MemberNotFoundError,
@@ -26,6 +27,8 @@ from raft_meta.machine.image import Group, GroupMember, PartitionSet
 
 JOIN = 0
 LEAVE = -1
+AWAY = -2
+"""The epoch by which a static member of Kafka says that it stops, and that its successor may come soon."""
 INTERVAL_MS = 5_000
 """The pause between heartbeats of members with ordinary sessions; KIP-848's default."""
 INTERVALS_PER_SESSION = 3
@@ -40,9 +43,10 @@ def check_epoch(heartbeat: Heartbeat) -> None:
     """Refuse an invalid member epoch.
 
     Raises:
-        InvalidConsumerError: the epoch is below -1.
+        InvalidConsumerError: the epoch is below -1, or -2 for a member that is not static.
     """
-    if heartbeat.member_epoch < LEAVE:
+    may_be_away = isinstance(heartbeat, KafkaHeartbeat) and heartbeat.instance_id is not None
+    if heartbeat.member_epoch < (AWAY if may_be_away else LEAVE):
         raise InvalidConsumerError(
             f"member_epoch {heartbeat.member_epoch}: give 0 to join, -1 to leave, else the epoch of the last answer"
         )
@@ -98,7 +102,7 @@ def wanted_by(heartbeat: Heartbeat, known: GroupMember | None) -> Join | None:
     if wanted == known:
         return None
     group_rules.check_group_id(heartbeat.group_id)
-    check_subscription(wanted)
+    check_subscription(wanted, may_be_empty=isinstance(heartbeat, KafkaHeartbeat))
     return Join(member=wanted)
 
 
@@ -116,7 +120,10 @@ def check_room(group_id: str, member_count: int) -> None:
 
 def _with_settings(known: GroupMember, heartbeat: Heartbeat) -> GroupMember:
     topics, pattern = known.topics, known.pattern
-    if heartbeat.topics is not None or heartbeat.pattern is not None:
+    if isinstance(heartbeat, KafkaHeartbeat):
+        topics = topics if heartbeat.topics is None else tuple(sorted(set(heartbeat.topics)))
+        pattern = pattern if heartbeat.pattern is None else heartbeat.pattern or None
+    elif heartbeat.topics is not None or heartbeat.pattern is not None:
         topics, pattern = tuple(sorted(set(heartbeat.topics or ()))), heartbeat.pattern
     return replace(
         known,
@@ -173,11 +180,11 @@ def present_answer(group: Group | None, member: GroupMember, names: TopicNames) 
     )
 
 
-def farewell(group: Group | None, member_id: str) -> HeartbeatAnswer:
-    """Return the response to a member that has left."""
+def farewell(group: Group | None, member_id: str, member_epoch: int = LEAVE) -> HeartbeatAnswer:
+    """Return the response to a member that has left, or that is away."""
     return HeartbeatAnswer(
         member_id=member_id,
-        member_epoch=LEAVE,
+        member_epoch=member_epoch,
         generation=_generation(group),
         heartbeat_interval_ms=INTERVAL_MS,
         assignment=(),
@@ -199,6 +206,14 @@ def absent(heartbeat: Heartbeat, group: Group | None, *, was_succeeded: bool) ->
         return succeeded(heartbeat)
     return MemberNotFoundError(
         f"group {heartbeat.group_id!r} has no member {heartbeat.member_id!r}, or no longer: join again, owning nothing"
+    )
+
+
+def held(heartbeat: Heartbeat) -> MilenaError:
+    """Return the error for a member of Kafka that joins under an instance id which another member has."""
+    return InstanceHeldError(
+        f"another member of group {heartbeat.group_id!r} has the instance id {heartbeat.instance_id!r}: stop that "
+        "member, or use another instance id"
     )
 
 

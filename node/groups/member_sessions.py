@@ -17,12 +17,18 @@ NEVER = MonotonicMs(1 << 62)
 
 @dataclass(slots=True)
 class MemberSession:
-    """One member. ``told``: the epoch and assignment of its last response; None if this coordinator gave none."""
+    """One member. ``told``: the epoch and assignment of its last response; None if this coordinator gave none.
+
+    ``is_here``: whether this coordinator has heard the member, and it has not said since that it is away.
+    """
 
     heard_ms: MonotonicMs
     revoking_ms: MonotonicMs | None = None
     """Since when the member has partitions to give back."""
     told: tuple[int, PartitionSet] | None = None
+    is_here: bool = False
+    is_away: bool = False
+    """Whether a static member has said that it stops, and may come back under another id."""
 
 
 class GroupSessions:
@@ -61,6 +67,30 @@ class GroupSessions:
         session = self._sessions.get(member_id)
         if session is not None:
             session.heard_ms = max(session.heard_ms, now_ms)
+            session.is_here, session.is_away = True, False
+
+    def leave_for_now(self, member_id: str) -> None:
+        """Note that a static member is away. Its session goes on, and it works on nothing."""
+        session = self._sessions.get(member_id)
+        if session is not None:
+            session.is_here, session.is_away = False, True
+
+    def holder_of(self, instance_id: str, *, besides: str) -> GroupMember | None:
+        """Return the other member that has the instance id and is still here; ``besides``: the id of the one who asks.
+
+        Members that this coordinator has not heard yet do not count: the last one may have let them go.
+        """
+        for member in self._members.values():
+            if member.instance_id == instance_id and member.member_id != besides:
+                return member if self._sessions[member.member_id].is_here else None
+        return None
+
+    def is_away(self, member_id: str, now_ms: MonotonicMs) -> bool:
+        """Return whether a static member is away, and its session has not ended yet."""
+        session, member = self._sessions.get(member_id), self._members.get(member_id)
+        if session is None or member is None or not session.is_away:
+            return False
+        return now_ms < session.heard_ms + member.session_ms
 
     def told(self, member: GroupMember) -> None:
         """Note that the member gets a response with its present epoch and assignment."""
@@ -112,5 +142,7 @@ class GroupSessions:
             if not member.is_rest:
                 due_ms = MonotonicMs(session.heard_ms + member.session_ms)
             if session.revoking_ms is not None:
-                due_ms = min(due_ms, MonotonicMs(session.revoking_ms + member.rebalance_ms))
+                # A member that is away works on nothing, so it has nothing to finish.
+                patience_ms = 0 if session.is_away else member.rebalance_ms
+                due_ms = min(due_ms, MonotonicMs(session.revoking_ms + patience_ms))
             yield member_id, due_ms

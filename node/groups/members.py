@@ -42,14 +42,14 @@ def newcomer(member_id: str, *, is_rest: bool = False) -> GroupMember:
     )
 
 
-def check_subscription(member: GroupMember) -> None:
-    """Refuse invalid names and settings of a member.
+def check_subscription(member: GroupMember, *, may_be_empty: bool = False) -> None:
+    """Refuse invalid names and settings of a member. ``may_be_empty``: whether it may subscribe to nothing.
 
     Raises:
         InvalidConsumerError, InvalidTopicNameError: the message says what to change.
     """
     group_rules.check_member(member)
-    if not member.topics and member.pattern is None:
+    if not member.topics and member.pattern is None and not may_be_empty:
         raise InvalidConsumerError("a member subscribes to something: give topics or a pattern")
     for topic in member.topics:
         check_name(topic)

@@ -15,6 +15,7 @@ from milena.model.errors import (
     MilenaError,
     NotCoordinatorError,
     PartitionNotFoundError,
+    StaleMemberEpochError,
     TopicNotFoundError,
 )
 from node.config.budgets import BARRIER_MS, PROPOSE_MS
@@ -35,7 +36,7 @@ from node.groups.classic.calls import (
 from node.groups.classic.coordinated import CoordinatedClassicGroup
 from node.groups.coordinator import GroupCoordinator
 from node.groups.coordinator_calls import CoordinatorCalls
-from node.groups.descriptions import offsets_of
+from node.groups.descriptions import is_server_group, offsets_of, server_state
 from node.groups.group_messages import GroupDeleteRequest
 from node.groups.group_offsets import CommitQueue
 from node.metadata.store import MetadataStore
@@ -43,6 +44,7 @@ from raft_meta.machine.commands import DeleteOffsets, GroupCommit, OffsetCommit
 from raft_meta.machine.groups import group_rules
 from raft_meta.machine.groups.coordinators import coordinator_of
 from raft_meta.machine.image import Group, Image
+from raft_meta.machine.topics import partition_sets
 
 
 class ClassicGroups:
@@ -116,7 +118,7 @@ class ClassicGroups:
         self._calls.check(group_id)
         if not self._is_classic(group_id):
             return [
-                LeaveOutcome(member=member, error=_unknown(group_id, member.member_id))
+                LeaveOutcome(member=member, error=unknown_member(group_id, member.member_id))
                 for member in members
             ]
         return self._coordinator.classic_group(group_id).leave(members)
@@ -131,7 +133,7 @@ class ClassicGroups:
         self._calls.check(group_id)
         if not self._is_classic(group_id):
             # An object for each group that a client names would fill the memory.
-            raise _unknown(group_id, member_id)
+            raise unknown_member(group_id, member_id)
         return self._coordinator.classic_group(group_id)
 
     # -- offsets ---------------------------------------------------------------------------------
@@ -162,6 +164,8 @@ class ClassicGroups:
             # The client has seen the topic at another node, so this node's image may be behind.
             image = await self._metadata.barrier(timeout_ms=BARRIER_MS)
         taken, refused = _judged(image, offsets)
+        if member_id:
+            _refuse_not_held(image.groups.get(group_id), member_id, taken, refused)
         if taken:
             await self._commits.commit(
                 GroupCommit(
@@ -180,7 +184,7 @@ class ClassicGroups:
         if generation < 0 and not member_id:
             known = self._coordinator.classic.known(group_id)
             if (group is not None and group.member_count) or (known and known.member_count):
-                raise _unknown(group_id, member_id)
+                raise unknown_member(group_id, member_id)
             return
         if group is not None and group.members:
             return  # the commit itself checks members of server groups
@@ -247,13 +251,13 @@ class ClassicGroups:
     # -- groups ----------------------------------------------------------------------------------
 
     async def describe(self, group_id: str) -> ClassicDescription:
-        """Return the group. A group that does not exist, or a server group with members, is Dead, as in Kafka."""
+        """Return the group. A group that does not exist, or a server group, is Dead, as in Kafka."""
         self._calls.check(group_id)
         known = self._coordinator.classic.known(group_id)
         if known is not None and not known.is_idle:
             return known.describe()
         group = self._metadata.image.groups.get(group_id)
-        if group is None or group.members:
+        if group is None or is_server_group(group):
             return ClassicDescription(group_id=group_id, state=ClassicState.DEAD)
         if group.classic is not None:
             return self._coordinator.classic_group(group_id).describe()
@@ -280,12 +284,11 @@ class ClassicGroups:
                 state=described.state,
                 is_classic=True,
             )
-        if group is not None and group.members:
-            is_stable = all(member.held == member.target for member in group.members)
+        if group is not None and is_server_group(group):
             return ClassicOverview(
                 group_id=group_id,
                 protocol_type=consumer_protocol.PROTOCOL_TYPE,
-                state=ClassicState.STABLE if is_stable else "Reconciling",
+                state=server_state(group),
                 is_classic=False,
             )
         classic = None if group is None else group.classic
@@ -339,6 +342,28 @@ def _judged(
     return taken, refused
 
 
+def _refuse_not_held(
+    group: Group | None,
+    member_id: str,
+    taken: dict[TopicPartition, OffsetCommit],
+    refused: dict[TopicPartition, MilenaError],
+) -> None:
+    """Refuse the partitions that a member of a server group does not hold, each by itself.
+
+    The commit would be refused as a whole for them.
+    """
+    member = group_rules.member_of(group, member_id)
+    if member is None:
+        return
+    held = frozenset(partition_sets.keys_of(member.held))
+    for key, row in list(taken.items()):
+        if (row.topic_id, row.partition) not in held:
+            del taken[key]
+            refused[key] = StaleMemberEpochError(
+                f"{key[0]}-{key[1]} is not held by member {member_id!r}: only its holder commits"
+            )
+
+
 def _may_read(protocols: tuple[tuple[str, bytes], ...] | None, topic: str) -> bool:
     if protocols is None:
         return True
@@ -349,7 +374,8 @@ def _may_read(protocols: tuple[tuple[str, bytes], ...] | None, topic: str) -> bo
     return False
 
 
-def _unknown(group_id: str, member_id: str) -> MilenaError:
+def unknown_member(group_id: str, member_id: str) -> MilenaError:
+    """Return the refusal of a request by a member that is not in the group."""
     return MemberNotFoundError(
         f"group {group_id!r} has no member {member_id!r}, or no longer: join again without a member id"
     )

@@ -9,6 +9,7 @@ from milena.model.clock import Clock
 from milena.model.errors import MilenaError
 from node.control.standing import Standing
 from node.groups.classic.service import ClassicGroups
+from node.groups.server_members import ServerMembers
 from node.kafka.identity import AccessServices, ConnectionIdentity
 from node.kafka.wire import cold
 from node.kafka.wire.primitives import WireReader
@@ -61,6 +62,7 @@ class KafkaServices:
     elections: ElectionService
     directory: DataDirectory
     groups: ClassicGroups
+    members: ServerMembers
     produce: ProduceService
     reads: ReadService
     clock: Clock

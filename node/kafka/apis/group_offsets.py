@@ -3,19 +3,33 @@
 Offsets of groups of both kinds are the same, and either interface may commit them. An offset that a transaction commits
 is visible only once the transaction is committed, so every offset here is stable (KIP-447).
 
-Source: Kafka's protocol guide, KIP-496 (OffsetDelete), KIP-709 (several groups in one request).
+From version 10 on, topics are named by their ids.
+
+Source: Kafka's protocol guide, KIP-496 (OffsetDelete), KIP-709 (several groups in one request), KIP-848 (member epochs,
+topic ids).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from contextlib import suppress
+from typing import Any, NamedTuple
+from uuid import UUID
 
 from http_api.ports.groups import OffsetToCommit, PartitionCommit
 from http_api.protocol.kafka_codes import KafkaCode, kafka_code_of
-from milena.model.errors import GroupNotEmptyError, InvalidConsumerError, MilenaError
+from milena.model.errors import (
+    GroupNotEmptyError,
+    InvalidConsumerError,
+    MilenaError,
+    StaleMemberEpochError,
+)
+from node.config.budgets import BARRIER_MS
 from node.kafka.apis.api import Api, Body, KafkaCall, KafkaServices
 from node.kafka.apis.groups import MEMBERSHIP_BYTES_MAX, check_count, group_code_of, invalid_group
+from node.kafka.apis.items import NO_ID
 from node.kafka.wire import cold
 
+IDS_FROM = 10
+"""The first version of OffsetCommit and OffsetFetch in which topics have ids in place of names."""
 NOT_COMMITTED = -1
 """The offset of a partition for which the group has committed none."""
 _Partition = tuple[str, int]
@@ -27,9 +41,10 @@ _Partition = tuple[str, int]
 async def _offset_commit(services: KafkaServices, call: KafkaCall) -> Body:
     request = call.message()
     check_count(sum(len(topic.partitions) for topic in request.topics))
+    topics = await _named(services, call, request.topics)
     if (invalid := invalid_group(request.group_id)) is not None:
-        return call.answer({"topics": _codes(call, request.topics, {}, invalid)})
-    wanted, refused = _offsets(request.topics)
+        return call.answer({"topics": _codes(call, topics, {}, invalid)})
+    wanted, refused = _offsets(topics)
     code = KafkaCode.NONE
     try:
         errors = await services.groups.commit(
@@ -44,16 +59,61 @@ async def _offset_commit(services: KafkaServices, call: KafkaCall) -> Body:
         # Members joined after the commit was checked, and this client is none of them.
         code = KafkaCode.UNKNOWN_MEMBER_ID
     except MilenaError as error:
-        code = group_code_of(error)
-    return call.answer({"topics": _codes(call, request.topics, refused, code)})
+        code = _offsets_code_of(error)
+    return call.answer({"topics": _codes(call, topics, refused, code)})
+
+
+def _offsets_code_of(error: MilenaError) -> KafkaCode:
+    """Return Kafka's code for an error of a request for offsets. A stale epoch has another code in heartbeats."""
+    if isinstance(error, StaleMemberEpochError):
+        return KafkaCode.STALE_MEMBER_EPOCH
+    return group_code_of(error)
+
+
+class _NamedTopic(NamedTuple):
+    """A topic of a request. ``name`` None: the client named it by an id that does not exist."""
+
+    name: str | None
+    topic_id: UUID
+    partitions: Sequence[Any]
+    """Rows of OffsetCommit and OffsetDelete, or numbers."""
+
+    def key(self, version: int) -> dict[str, Any]:
+        """Return the field by which a response names the topic."""
+        return {"topic_id": self.topic_id} if version >= IDS_FROM else {"name": self.name}
+
+
+async def _named(
+    services: KafkaServices,
+    call: KafkaCall,
+    topics: Iterable[cold.Message],
+    field: str = "partitions",
+) -> list[_NamedTopic]:
+    """Return the topics of a request with their names. ``field``: the field that has a topic's partitions."""
+    if call.version < IDS_FROM:
+        return [_NamedTopic(topic.name, NO_ID, getattr(topic, field)) for topic in topics]
+    ids = [topic.topic_id or NO_ID for topic in topics]
+    image = services.metadata.image
+    if any(topic_id.hex not in image.topics for topic_id in ids):
+        # The client has seen the topic at another node, so this node's image may be behind.
+        with suppress(MilenaError):
+            image = await services.metadata.barrier(timeout_ms=BARRIER_MS)
+    found = [image.topics.get(topic_id.hex) for topic_id in ids]
+    return [
+        _NamedTopic(None if known is None else known.name, topic_id, getattr(topic, field))
+        for known, topic_id, topic in zip(found, ids, topics, strict=True)
+    ]
 
 
 def _offsets(
-    topics: Sequence[cold.Message],
+    topics: Sequence[_NamedTopic],
 ) -> tuple[list[OffsetToCommit], dict[_Partition, int]]:
     """Return the offsets to commit, and the codes of those that no partition can have."""
-    offsets, refused = [], {}
+    offsets: list[OffsetToCommit] = []
+    refused: dict[_Partition, int] = {}
     for topic in topics:
+        if topic.name is None:
+            continue
         for row in topic.partitions:
             if row.committed_offset < 0:
                 refused[topic.name, row.partition_index] = int(KafkaCode.OFFSET_OUT_OF_RANGE)
@@ -71,26 +131,32 @@ def _offsets(
 
 
 def _offset_code(error: MilenaError) -> int:
+    if isinstance(error, StaleMemberEpochError):
+        return int(KafkaCode.STALE_MEMBER_EPOCH)
     is_metadata = isinstance(error, InvalidConsumerError)
     return int(KafkaCode.OFFSET_METADATA_TOO_LARGE) if is_metadata else kafka_code_of(error)
 
 
 def _codes(
     call: KafkaCall,
-    topics: Iterable[cold.Message],
+    topics: Iterable[_NamedTopic],
     refused: Mapping[_Partition, int],
     code: KafkaCode,
 ) -> list[dict[str, Any]]:
     """Return a row for each partition of a request: its own code, or the one of the whole request."""
+
+    def code_of(name: str | None, number: int) -> int:
+        if name is None:
+            return code or KafkaCode.UNKNOWN_TOPIC_ID
+        return code or refused.get((name, number), 0)
+
     return [
         {
-            "name": topic.name,
+            **topic.key(call.version),
             "partitions": [
                 {
                     "partition_index": row.partition_index,
-                    "error_code": call.note(
-                        code or refused.get((topic.name, row.partition_index), 0)
-                    ),
+                    "error_code": call.note(code_of(topic.name, row.partition_index)),
                 }
                 for row in topic.partitions
             ],
@@ -105,49 +171,76 @@ def _codes(
 async def _offset_fetch(services: KafkaServices, call: KafkaCall) -> Body:
     request = call.message()
     if call.version < 8:
-        return call.answer(await _fetched(services, call, request.group_id, request.topics))
+        topics = request.topics
+        named = (
+            topics if topics is None else await _named(services, call, topics, "partition_indexes")
+        )
+        return call.answer(await _fetched(services, call, request.group_id, named))
     check_count(len(request.groups))
     check_count(sum(len(one.topics or ()) for one in request.groups))
-    rows = [
-        {"group_id": one.group_id, **await _fetched(services, call, one.group_id, one.topics)}
-        for one in request.groups
-    ]
-    return call.answer({"groups": rows})
+    return call.answer({"groups": [await _group(services, call, one) for one in request.groups]})
+
+
+async def _group(services: KafkaServices, call: KafkaCall, asked: cold.Message) -> dict[str, Any]:
+    """Return the offsets of one group of a request."""
+    topics = asked.topics
+    named = topics if topics is None else await _named(services, call, topics, "partition_indexes")
+    code = KafkaCode.NONE
+    if call.version >= 9 and (asked.member_id or asked.member_epoch >= 0):
+        try:
+            services.members.check_member(asked.group_id, asked.member_id or "", asked.member_epoch)
+        except MilenaError as error:
+            code = _offsets_code_of(error)
+    row = await _fetched(services, call, asked.group_id, named, code)
+    return {"group_id": asked.group_id, **row}
 
 
 async def _fetched(
     services: KafkaServices,
     call: KafkaCall,
     group_id: str,
-    topics: Sequence[cold.Message] | None,
+    topics: Sequence[_NamedTopic] | None,
+    code: KafkaCode = KafkaCode.NONE,
 ) -> dict[str, Any]:
-    """Return a group's offsets and error; ``topics`` None: all of its offsets."""
-    named: dict[str, list[int]] = {}
-    for topic in topics or ():
-        named.setdefault(topic.name, []).extend(topic.partition_indexes)
-    check_count(sum(map(len, named.values())))
-    code, commits = KafkaCode.NONE, dict[_Partition, PartitionCommit]()
+    """Return a group's offsets and error; ``topics`` None: all of its offsets. ``code``: why there are none."""
+    check_count(sum(len(topic.partitions) for topic in topics or ()))
+    keys = {(one.name, number) for one in topics or () if one.name for number in one.partitions}
+    commits: dict[_Partition, PartitionCommit] = {}
     try:
-        keys = {(name, number) for name, numbers in named.items() for number in numbers}
-        found = await services.groups.fetch_offsets(group_id, None if topics is None else keys)
-        commits = {(one.topic, one.partition): one for one in found}
+        if code is KafkaCode.NONE:
+            found = await services.groups.fetch_offsets(group_id, None if topics is None else keys)
+            commits = {(one.topic, one.partition): one for one in found}
     except MilenaError as error:
         code = invalid_group(group_id) or group_code_of(error)
-    if topics is None:
-        for name, number in commits:
-            named.setdefault(name, []).append(number)
     return {
         "error_code": call.note(code),
         "topics": [
             {
-                "name": name,
+                **topic.key(call.version),
                 "partitions": [
-                    _offset(number, commits.get((name, number)), code) for number in numbers
+                    _offset(
+                        number,
+                        None if topic.name is None else commits.get((topic.name, number)),
+                        KafkaCode.UNKNOWN_TOPIC_ID if topic.name is None else code,
+                    )
+                    for number in topic.partitions
                 ],
             }
-            for name, numbers in named.items()
+            for topic in (_all_topics(services, commits) if topics is None else topics)
         ],
     }
+
+
+def _all_topics(services: KafkaServices, commits: Iterable[_Partition]) -> list[_NamedTopic]:
+    """Return the topics with committed offsets."""
+    ids = services.metadata.image.topic_ids
+    numbers: dict[str, list[int]] = {}
+    for name, number in commits:
+        numbers.setdefault(name, []).append(number)
+    # A topic without an id was deleted in the meantime.
+    return [
+        _NamedTopic(name, UUID(hex=ids[name]), of) for name, of in numbers.items() if name in ids
+    ]
 
 
 def _offset(number: int, commit: PartitionCommit | None, code: KafkaCode) -> dict[str, Any]:
@@ -176,7 +269,8 @@ async def _offset_delete(services: KafkaServices, call: KafkaCall) -> Body:
     except MilenaError as error:
         return call.answer({"error_code": call.note(group_code_of(error)), "topics": []})
     refused = {key: kafka_code_of(error) for key, error in errors.items()}
-    rows = _codes(call, request.topics, refused, KafkaCode.NONE)
+    topics = [_NamedTopic(topic.name, NO_ID, topic.partitions) for topic in request.topics]
+    rows = _codes(call, topics, refused, KafkaCode.NONE)
     return call.answer({"error_code": KafkaCode.NONE, "topics": rows})
 
 
@@ -185,7 +279,7 @@ APIS = (
         key=8,
         name="OffsetCommit",
         first=2,
-        last=9,
+        last=10,
         flexible_from=8,
         handle=_offset_commit,
         bytes_max=MEMBERSHIP_BYTES_MAX,
@@ -194,7 +288,7 @@ APIS = (
         key=9,
         name="OffsetFetch",
         first=1,
-        last=9,
+        last=10,
         flexible_from=6,
         handle=_offset_fetch,
         bytes_max=MEMBERSHIP_BYTES_MAX,

@@ -14,7 +14,7 @@ from node.groups.classic.calls import ClassicDescription, ClassicState
 from node.kafka.apis.api import Api, Body, KafkaCall, KafkaServices
 from node.kafka.apis.groups import check_count, group_code_of, invalid_group
 
-_GROUP_OPERATIONS = frozenset({3, 6, 8})
+GROUP_OPERATIONS = frozenset({3, 6, 8})
 """READ, DELETE and DESCRIBE: all that exist, while the interface asks for no credentials. Source: KIP-430."""
 _NOT_FOUND_FROM = 6
 """The first version in which a missing group is an error, and not Dead."""
@@ -34,7 +34,7 @@ async def _describe_groups(services: KafkaServices, call: KafkaCall) -> Body:
             code, message = invalid_group(group_id) or group_code_of(error), error.message
         if found.state is ClassicState.DEAD and not code and call.version >= _NOT_FOUND_FROM:
             code, message = KafkaCode.GROUP_ID_NOT_FOUND, f"There is no classic group {group_id!r}."
-        operations = _GROUP_OPERATIONS if has_operations else None
+        operations = GROUP_OPERATIONS if has_operations else None
         rows.append(_described(found) | _error(call, code, message, operations))
     return call.answer({"groups": rows})
 

@@ -8,6 +8,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
 from typing import Any, TypeVar
+from uuid import UUID
 
 from http_api.protocol.kafka_codes import KafkaCode, kafka_code_of
 from milena.model.errors import MilenaError
@@ -23,6 +24,9 @@ client learns the result, too."""
 TIMEOUT_MS_MAX = 300_000
 MESSAGE_LENGTH_MAX = 2_000
 """Characters of an error message. A message may quote a name from the request, and a text has 32,767 bytes at most."""
+
+NO_ID = UUID(int=0)
+"""The id in a message that names a topic by its name."""
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -3,6 +3,7 @@
 from node.kafka.apis import (
     cluster,
     configs,
+    consumer_groups,
     fetch,
     group_offsets,
     group_views,
@@ -32,6 +33,7 @@ _SERVED: tuple[Api, ...] = (
     *group_offsets.APIS,
     *group_views.APIS,
     *sasl.APIS,
+    *consumer_groups.APIS,
 )
 
 APIS: dict[int, Api] = {api.key: api for api in (*_SERVED, api_versions(_SERVED))}

@@ -13,7 +13,7 @@ from http_api.protocol.kafka_codes import KafkaCode
 from milena.model.errors import InvalidReplicationError
 from node.kafka.apis.api import Api, Body, KafkaCall, KafkaServices
 from node.kafka.apis.configs import source_of
-from node.kafka.apis.items import ItemError, each, error_fields, repeated, wait_ms
+from node.kafka.apis.items import NO_ID, ItemError, each, error_fields, repeated, wait_ms
 from node.kafka.wire import cold
 from raft_meta.machine import bounds
 from raft_meta.machine.image import Topic
@@ -23,7 +23,6 @@ DEFAULT = -1
 """A number that a client leaves to the node."""
 CONFIGS_SHOWN_MAX = 100
 """Topics of one response that have their configs. Each has 19, and the others may be described."""
-NO_ID = UUID(int=0)
 
 
 def _twice(what: str) -> ItemError:

@@ -1,20 +1,23 @@
 """All messages that are not on the path of a record, by the schemas of kafka-python.
 
-This is the only module that imports kafka-python. Its decoders raise all kinds of errors on hostile bytes, and each of
-them means a malformed frame.
+Messages that it lacks have schemas of our own (``consumer_schemas``). No other module imports kafka-python. Its
+decoders raise all kinds of errors on hostile bytes, and each of them means a malformed frame.
 
 A decoded message is an object whose fields have the names of Kafka's message definitions in snake case. A response is
 encoded from mappings with these names. Fields that are missing have the defaults of the definitions, and fields that
 the version does not have are left out.
 """
 
-from collections.abc import Mapping
+import weakref
+from collections.abc import Iterable, Mapping
 from types import ModuleType
 from typing import Any, NamedTuple, TypeAlias
 
 from kafka.protocol import admin, consumer, metadata, producer, sasl
 from kafka.protocol.api_message import ApiMessage
+from kafka.protocol.schemas import BaseField, StructField
 
+from node.kafka.wire.consumer_schemas import SCHEMAS
 from node.kafka.wire.primitives import MalformedFrameError, WireReader
 
 Fields = Mapping[str, Any]
@@ -35,7 +38,25 @@ def _classes(*modules: ModuleType) -> dict[tuple[int, str], Any]:
     return found
 
 
-_CLASSES = _classes(admin, consumer, metadata, producer, sasl)
+def _own_classes(schemas: Iterable[Fields]) -> dict[tuple[int, str], Any]:
+    """Return a class for each schema, as the library makes one from its own files."""
+    found: dict[tuple[int, str], Any] = {}
+    for schema in schemas:
+        kind: Any = type(ApiMessage)(
+            schema["name"],
+            (ApiMessage,),
+            {"_json": schema, "_struct": StructField(schema), "__module__": __name__},
+            init=False,
+        )
+        kind._flexible_versions = BaseField.parse_versions(schema["flexibleVersions"])
+        kind._valid_versions = BaseField.parse_versions(schema["validVersions"])
+        kind._class_version, kind._VERSIONS = None, {}
+        kind._struct.set_data_class(weakref.proxy(kind))
+        found[kind.API_KEY, kind.type] = kind
+    return found
+
+
+_CLASSES = _classes(admin, consumer, metadata, producer, sasl) | _own_classes(SCHEMAS)
 """The class of each message, by API key and ``request`` or ``response``."""
 
 
@@ -121,6 +142,11 @@ def encode(key: int, version: int, fields: Fields) -> bytes:
     """Return a response."""
     message = _built(_CLASSES[key, "response"], fields, version)
     return bytes(message.encode(version=version))
+
+
+def decode_response(key: int, version: int, data: bytes) -> Message:
+    """Return a response, as a client reads it."""
+    return _CLASSES[key, "response"].decode(data, version=version)
 
 
 def encode_request(key: int, version: int, fields: Fields) -> bytes:

@@ -5,8 +5,6 @@ import struct
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from kafka.protocol import admin, consumer, metadata, producer, sasl
-
 from http_api.access.port import RequestedToken
 from http_api.ports.node import ApiLimits
 from milena.model.access import (
@@ -28,12 +26,6 @@ from node.kafka.wire import cold
 from raft_meta.machine.image import Acl
 
 CLIENT = "test"
-RESPONSES = {
-    kind.API_KEY: kind
-    for module in (admin, consumer, metadata, producer, sasl)
-    for name, kind in vars(module).items()
-    if name.endswith("Response") and hasattr(kind, "API_KEY")
-}
 
 
 def request_frame(
@@ -162,7 +154,7 @@ def decoded(key: int, version: int, body: bytes) -> Any:
     if version >= cold.flexible_from(key) and key != 18:
         assert body[0] == 0, "no tagged field is in the header"
         body = body[1:]
-    return RESPONSES[key].decode(body, version=version)
+    return cold.decode_response(key, version, body)
 
 
 def services_of(node: Assembly) -> KafkaServices:
@@ -177,6 +169,7 @@ def services_of(node: Assembly) -> KafkaServices:
         elections=node.elections,
         directory=node.directory,
         groups=node.groups.classic,
+        members=node.groups.server_members,
         produce=node.produce,
         reads=node.reads,
         clock=node.clock,
