@@ -275,7 +275,7 @@ async def test_a_group_is_described_in_the_words_of_kafka(version: int) -> None:
         assert (group.group_epoch, group.assignment_epoch) == (1, 1)
         (member,) = group.members
         assert (member.member_id, member.instance_id, member.member_epoch) == ("m1", "i1", 1)
-        assert (member.client_id, member.client_host) == ("test", "/")
+        assert (member.client_id, member.client_host) == ("test", "/127.0.0.1")
         assert member.subscribed_topic_names == ["t"]
         (topic,) = member.assignment.topic_partitions
         assert (topic.topic_name, topic.topic_id) == ("t", topic_id(cluster))
