@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from immutables import Map
 
+from milena.model.types import WallMs
 from raft_meta.machine.commands import CorrectTime
 from raft_meta.machine.copies import replace
 from raft_meta.machine.image import (
@@ -18,6 +19,7 @@ from raft_meta.machine.image import (
     CommittedOffset,
     Group,
     Image,
+    KafkaTransactionalId,
     PartitionKey,
     Token,
     Topic,
@@ -49,6 +51,11 @@ def correct(image: Image, command: CorrectTime) -> Outcome:
     def producer(of: AllocatedProducer) -> AllocatedProducer:
         return of if of.used_ms <= now_ms else replace(of, used_ms=now_ms)
 
+    def transactional_id(of: KafkaTransactionalId) -> KafkaTransactionalId:
+        # 0 would mean that no transaction is open.
+        began_ms = min(of.began_ms, WallMs(max(1, now_ms)))
+        return of if of.began_ms == began_ms else replace(of, began_ms=began_ms)
+
     def group(of: Group) -> Group:
         return of if of.emptied_ms <= now_ms else replace(of, emptied_ms=now_ms)
 
@@ -66,6 +73,7 @@ def correct(image: Image, command: CorrectTime) -> Outcome:
         now_ms=now_ms,
         topics=_changed(image.topics, topic),
         producers=_changed(image.producers, producer),
+        transactional_ids=_changed(image.transactional_ids, transactional_id),
         groups=_changed(image.groups, group),
         offsets=_changed(image.offsets, offsets),
         tokens=_changed(image.tokens, token),

@@ -23,7 +23,14 @@ from milena.model.errors import (
     UnavailableError,
 )
 from milena.model.types import WallMs
-from raft_meta.machine import brokers, cluster, producers, proposers, transactions
+from raft_meta.machine import (
+    brokers,
+    cluster,
+    producers,
+    proposers,
+    transactional_ids,
+    transactions,
+)
 from raft_meta.machine.access import access, audit
 from raft_meta.machine.codec import LEVELS, encode_error, encode_response
 from raft_meta.machine.commands import (
@@ -50,6 +57,7 @@ from raft_meta.machine.commands import (
     DrainBroker,
     ElectLeaders,
     EndTransactions,
+    EnlistInTransactions,
     Envelope,
     ExpireOffsets,
     FenceBroker,
@@ -59,6 +67,7 @@ from raft_meta.machine.commands import (
     GiveUpReplicas,
     InitAccess,
     InitCluster,
+    InitTransactionalId,
     NoteAction,
     PutClassicGroup,
     PutConsumer,
@@ -101,6 +110,7 @@ ClientCommand = (
     | ForgetProducers
     | GroupsCommand
     | transactions.TransactionCommand
+    | transactional_ids.TransactionalIdCommand
     | access.AccessCommand
 )
 """Commands about producers, groups, offsets, REST consumers, transactions and access."""
@@ -191,6 +201,8 @@ def _dispatch_clients(image: Image, index: int, now_ms: WallMs, command: ClientC
             return producers.apply(image, now_ms, command)
         case EndTransactions() | FinishMarkers():
             return transactions.apply(image, index, now_ms, command)
+        case InitTransactionalId() | EnlistInTransactions():
+            return transactional_ids.apply(image, index, now_ms, command)
         case (
             InitAccess()
             | SetAccessMode()

@@ -85,6 +85,8 @@ TAGS: dict[int, type[c.Command]] = {
     40: c.PutClassicGroup,
     41: c.DeleteOffsets,
     42: c.SetKafkaAddresses,
+    43: c.InitTransactionalId,
+    44: c.EnlistInTransactions,
 }
 """Wire tag → command. A tag is never used again for another command."""
 LEVELS: dict[type[c.Command], int] = {
@@ -115,6 +117,8 @@ LEVELS: dict[type[c.Command], int] = {
     c.SetKafkaAddresses: 12,
     c.PutClassicGroup: 12,
     c.DeleteOffsets: 12,
+    c.InitTransactionalId: 12,
+    c.EnlistInTransactions: 12,
 }
 """The feature level from which on each command is allowed."""
 

@@ -512,6 +512,48 @@ class GiveUpReplicas:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class InitTransactionalId:
+    """A Kafka client begins under a transactional id: abort the open transaction, and give the client its next epoch.
+
+    ``producer_id`` and ``producer_epoch``: those that the client has now (KIP-360); -1: it has none, and any former
+    client is fenced. A repeated request with the former epoch gets the first answer.
+    Response: the client's (producer_id, producer_epoch).
+    """
+
+    name: str
+    timeout_ms: int
+    producer_id: int
+    producer_epoch: int
+    principal: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Enlistment:
+    """Partitions and groups that join a Kafka client's transaction, and offsets for it. The first one opens it.
+
+    ``partitions``: (topic_id, partition) of records. ``groups``: groups of offsets. ``offsets`` are staged: they take
+    effect with the commit. Their group must be enlisted, before or in the same enlistment.
+    """
+
+    name: str
+    producer_id: int
+    producer_epoch: int
+    partitions: tuple[PartitionKey, ...] = ()
+    groups: tuple[str, ...] = ()
+    offsets: tuple[GroupCommit, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnlistInTransactions:
+    """Enlistments of Kafka clients, each by itself and in this order. Response: per enlistment, "" or the error's code.
+
+    Repeating an enlistment changes nothing.
+    """
+
+    enlistments: tuple[Enlistment, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionEnd:
     """The end of one transaction, which is named by its producer id and epoch.
 
@@ -521,6 +563,11 @@ class TransactionEnd:
 
     ``leader_epochs``: for each extent, the epoch of the leader that reported it. The end is valid only while that
     leader leads. Empty: the quorum confirmed the leaders when they reported.
+
+    ``version``: of the transactional id of Kafka clients whose transaction this is. The end is valid only for that
+    version, so it cannot miss what was enlisted. The staged offsets are committed with it. -1: it is no transaction of
+    a Kafka client; or the end is an abort that its client did not ask for, and fences the client.
+    ``raises_client``: the client gets its next epoch, too (KIP-890).
     """
 
     producer_id: int
@@ -531,6 +578,8 @@ class TransactionEnd:
     offsets: tuple[GroupCommit, ...]
     leader_epochs: tuple[int, ...] = field(default=(), metadata={"since": 9})
     home_count: int = field(default=1, metadata={"since": 10})
+    version: int = field(default=-1, metadata={"since": 12})
+    raises_client: bool = field(default=False, metadata={"since": 12})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -701,6 +750,8 @@ Command = (
     | GiveUpReplicas
     | EndTransactions
     | FinishMarkers
+    | InitTransactionalId
+    | EnlistInTransactions
     | InitAccess
     | SetAccessMode
     | PutUser

@@ -385,6 +385,61 @@ class Ending:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StagedOffset:
+    """An offset of a group that a transaction of a Kafka client will commit; values as in ``CommittedOffset``."""
+
+    group_id: str
+    topic_id: str
+    partition: int
+    offset: int
+    leader_epoch: int
+    metadata: str
+    member_id: str | None
+    """The member for which it was staged, at ``member_epoch``; None: none was named."""
+    member_epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KafkaTransactionalId:
+    """A transactional id of Kafka clients, and its open transaction. Source: KIP-98, KIP-360, KIP-447.
+
+    A client writes many transactions under one producer id and epoch. Each of these transactions has an identity of its
+    own in logs: the producer of this name in ``Image.producers``, at its present epoch.
+
+    Invariants:
+        ``producer_id`` is never an id in ``Image.producers``. There is a producer of this name.
+        Without an open transaction, there are no partitions, groups and offsets.
+        Every partition of ``partitions`` and ``offsets`` exists; the group of each offset is in ``groups``.
+        ``partitions``, ``groups`` and ``offsets`` are in ascending order of their keys.
+    """
+
+    name: str
+    version: int
+    """The index of the last command that changed it. The end of a transaction compares it."""
+    producer_id: int
+    """The id under which the client numbers its records."""
+    producer_epoch: int
+    former_epoch: int
+    """The client's epoch before it asked for the present one; -1: another client took over, or the epoch is the first.
+    A repeated request of that epoch gets the same answer."""
+    timeout_ms: int
+    began_ms: WallMs
+    """When the open transaction began; 0: none is open."""
+    partitions: tuple[PartitionKey, ...] = ()
+    """Partitions in which the open transaction may have records."""
+    groups: tuple[str, ...] = ()
+    """Groups whose offsets the open transaction may commit."""
+    offsets: tuple[StagedOffset, ...] = ()
+    last: str = ""
+    """How the last transaction ended: ``committed`` or ``aborted``; empty: there was none since the client began."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a transaction is open."""
+        return self.began_ms > 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class User:
     """A user with a password. The principal is ``User:`` and the name."""
 
@@ -513,6 +568,12 @@ class Image:
     """Committed transactions whose markers are not known to be written, by partition; no partition without any."""
     ending_count: int = 0
     """Number of entries in ``ending``, of all partitions."""
+    transactional_ids: Map[str, KafkaTransactionalId] = field(default_factory=Map)
+    """Transactional ids of Kafka clients, by name."""
+    transactional_names: Map[int, str] = field(default_factory=Map)
+    """A client's producer id → its transactional id."""
+    staging: Map[str, tuple[str, ...]] = field(default_factory=Map)
+    """group id → the transactional ids whose open transactions have offsets of the group, ascending."""
     access_mode: str = "off"
     access_version: int = 0
     """The index of the last command that changed permissions; 0: none did."""

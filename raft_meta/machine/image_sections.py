@@ -13,7 +13,7 @@ from immutables import Map
 
 from milena.model.errors import CorruptLogError
 from milena.model.types import WallMs
-from raft_meta.machine import producers, shapes
+from raft_meta.machine import producers, shapes, transactional_ids
 from raft_meta.machine.access import access, audit
 from raft_meta.machine.copies import replace
 from raft_meta.machine.image import (
@@ -29,6 +29,7 @@ from raft_meta.machine.image import (
     Group,
     GroupMember,
     Image,
+    KafkaTransactionalId,
     Partition,
     PartitionKey,
     ProducerBlock,
@@ -46,7 +47,7 @@ T = TypeVar("T")
 
 HEADER, BROKERS, TOPICS, PARTITIONS, PRODUCERS, PROPOSERS, RESPONSES, END = range(8)
 GROUPS, MEMBERS, OFFSETS, CONSUMERS, ENDINGS, USERS, TOKENS, ACLS, QUOTAS, AUDITED = range(8, 18)
-PRODUCER_BLOCKS, CLASSIC_GROUPS, CLASSIC_MEMBERS = range(18, 21)
+PRODUCER_BLOCKS, CLASSIC_GROUPS, CLASSIC_MEMBERS, TRANSACTIONAL_IDS = range(18, 22)
 """``END`` is the number of the digest's frame, not of a section."""
 
 
@@ -176,6 +177,7 @@ def sections_of(image: Image) -> Iterator[tuple[int, Iterator[object]]]:
     yield PRODUCER_BLOCKS, _values(image.producer_blocks)
     yield CLASSIC_GROUPS, _classic_rows(image)
     yield CLASSIC_MEMBERS, _classic_member_rows(image)
+    yield TRANSACTIONAL_IDS, _values(image.transactional_ids)
 
 
 K = TypeVar("K", int, str, QuotaEntity)
@@ -295,6 +297,7 @@ class ImageReader:
         self._producer_blocks: dict[int, ProducerBlock] = {}
         self._classic_groups: dict[str, _ClassicRow] = {}
         self._classic_members: dict[str, list[ClassicMember]] = {}
+        self._transactional_ids: dict[str, KafkaTransactionalId] = {}
 
     def take(self, section: int, items: list[object]) -> None:
         """Take the next items of a section, which may arrive in several parts.
@@ -323,6 +326,7 @@ class ImageReader:
             PRODUCER_BLOCKS: self._take_producer_block,
             CLASSIC_GROUPS: self._take_classic_group,
             CLASSIC_MEMBERS: self._take_classic_member,
+            TRANSACTIONAL_IDS: self._take_transactional_id,
         }
         taker = takers.get(section)
         if taker is None:
@@ -445,6 +449,11 @@ class ImageReader:
         self._classic_members.setdefault(row.group_id, []).append(row.member)
         return (row.group_id, row.member.member_id)
 
+    def _take_transactional_id(self, item: object) -> tuple[int | str, ...]:
+        row = shapes.parse(KafkaTransactionalId, item)
+        self._transactional_ids[row.name] = row
+        return (row.name,)
+
     def _classic(self, group_id: str) -> ClassicGroup | None:
         row = self._classic_groups.get(group_id)
         if row is None:
@@ -521,6 +530,11 @@ class ImageReader:
             consumers=Map(self._consumers),
             ending=Map(ending),
             ending_count=sum(len(found) for found in self._ending.values()),
+            transactional_ids=Map(self._transactional_ids),
+            transactional_names=Map(
+                {row.producer_id: name for name, row in self._transactional_ids.items()}
+            ),
+            staging=transactional_ids.staging_of(self._transactional_ids.values()),
             access_mode=header.access_mode,
             access_version=header.access_version,
             users=Map(self._users),

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from itertools import pairwise
 
-from raft_meta.machine import brokers, producers, transactions
+from raft_meta.machine import brokers, producers, transactional_ids, transactions
 from raft_meta.machine.access import access, audit, quotas
 from raft_meta.machine.groups import group_rules
 from raft_meta.machine.image import Ending, Image, Partition, PartitionKey, TransactionKey
@@ -21,6 +21,7 @@ def violations(image: Image) -> list[str]:
         *_of_consumers(image),
         *_of_names(image),
         *_of_transactions(image),
+        *transactional_ids.problems(image),
         *access.problems(image),
         *quotas.problems(image),
         *audit.problems(image),
@@ -204,7 +205,7 @@ def _of_transactions(image: Image) -> Iterator[str]:
     if image.feature_level < transactions.LEVEL and (image.ending or is_ended):
         yield "transactions below the feature level that knows them"
     for producer in is_ended:
-        words = (transactions.COMMITTED, transactions.ABORTED)
+        words = (producers.COMMITTED, producers.ABORTED)
         if producer.last not in words or producer.producer_epoch < 1:
             yield f"producer {producer.producer_id} has no epoch that ended so"
     if image.ending_count != sum(len(found) for found in image.ending.values()):

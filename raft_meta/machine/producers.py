@@ -20,6 +20,7 @@ from collections.abc import Iterable
 from immutables import Map
 
 from milena.model.errors import (
+    ConflictError,
     InvalidRequestError,
     LimitReachedError,
     RequestTooLargeError,
@@ -37,6 +38,9 @@ LEVEL = 8
 
 OWNERS_LEVEL = 11
 """The feature level from which on the image stores the principal of an id."""
+
+COMMITTED, ABORTED = "committed", "aborted"
+"""Values of ``AllocatedProducer.last``."""
 
 NAME_LENGTH_MAX = 255
 RESERVED_PREFIX = "milena."
@@ -62,6 +66,7 @@ def apply(image: Image, now_ms: WallMs, command: AllocateProducer | ForgetProduc
 
     Raises:
         InvalidRequestError: the name is empty or too long.
+        ConflictError: the name is a transactional id of Kafka clients.
         TooManyProducersError: there are too many names, in all or of this principal.
         RequestTooLargeError: the command names too many producers to forget.
     """
@@ -70,21 +75,67 @@ def apply(image: Image, now_ms: WallMs, command: AllocateProducer | ForgetProduc
     used_ms = now_ms if command.is_transactional and image.feature_level >= LEVEL else WallMs(0)
     principal = command.principal if image.feature_level >= OWNERS_LEVEL else ""
     if command.name is not None:
-        if not 1 <= len(command.name) <= NAME_LENGTH_MAX:
-            raise InvalidRequestError(f"A producer name has 1..{NAME_LENGTH_MAX} characters.")
+        if command.name in image.transactional_ids:
+            raise ConflictError(
+                f"Name '{command.name}' is a transactional id of Kafka clients; choose another name."
+            )
+        _check_name(command.name)
         known = image.producer_names.get(command.name)
         if known is not None:
             return _next_epoch(image, image.producers[known], command.name, used_ms, principal)
-        if len(image.producer_names) >= NAMED_MAX:
-            raise _too_many_names(image)
-        if principal and image.named_counts.get(principal, 0) >= NAMED_PER_PRINCIPAL_MAX:
-            raise TooManyProducersError(
-                f"{principal} has {NAMED_PER_PRINCIPAL_MAX} named producers already. Use one of their names again, "
-                "or a producer without a name."
-            )
+        _check_room(image, principal)
     elif principal:
         return _next_of_block(image, principal)
     return _new_producer(image, command.name, used_ms, principal)
+
+
+def _check_name(name: str) -> None:
+    if not 1 <= len(name) <= NAME_LENGTH_MAX:
+        raise InvalidRequestError(f"A producer name has 1..{NAME_LENGTH_MAX} characters.")
+
+
+def _check_room(image: Image, principal: str) -> None:
+    if len(image.producer_names) >= NAMED_MAX:
+        raise _too_many_names(image)
+    if principal and image.named_counts.get(principal, 0) >= NAMED_PER_PRINCIPAL_MAX:
+        raise TooManyProducersError(
+            f"{principal} has {NAMED_PER_PRINCIPAL_MAX} named producers already. Use one of their names again, "
+            "or a producer without a name."
+        )
+
+
+def with_named(image: Image, name: str, now_ms: WallMs, principal: str) -> Image:
+    """Return the image with a producer of a new name, which names transactions of Kafka clients.
+
+    Raises:
+        InvalidRequestError, TooManyProducersError: as ``apply``.
+    """
+    _check_name(name)
+    _check_room(image, principal)
+    return _new_producer(image, name, WallMs(max(1, now_ms)), principal).image
+
+
+def used_again(image: Image, name: str, now_ms: WallMs, *, principal: str | None = None) -> Image:
+    """Return the image in which the producer of a name was used now, by ``principal`` if one is given."""
+    producer = image.producers[image.producer_names[name]]
+    owner = producer.principal if principal is None else principal
+    after = replace(producer, used_ms=WallMs(max(1, now_ms)), principal=owner)
+    return replace(
+        image,
+        producers=image.producers.set(after.producer_id, after),
+        named_counts=_recounted(image.named_counts, producer.principal, owner),
+    )
+
+
+def with_room_for_end(image: Image, name: str) -> Image:
+    """Return the image in which a producer can carry a transaction, whose end must be able to raise its epoch.
+
+    If its epochs are used up, the name gets another id.
+    """
+    producer = image.producers[image.producer_names[name]]
+    if producer.producer_epoch < PRODUCER_EPOCH_MAX:
+        return image
+    return _next_epoch(image, producer, name, producer.used_ms, producer.principal).image
 
 
 def principal_of(image: Image, producer_id: int) -> str:
@@ -138,6 +189,7 @@ def _forget(image: Image, command: ForgetProducers) -> Outcome:
             f"{len(command.producer_ids)} producers in one command; at most {FORGOTTEN_PER_COMMAND_MAX}."
         )
     remaining, names = image.producers.mutate(), image.producer_names.mutate()
+    ids, client_ids = image.transactional_ids, image.transactional_names
     counts = image.named_counts
     for producer_id in command.producer_ids:
         producer = remaining.get(producer_id)
@@ -145,6 +197,11 @@ def _forget(image: Image, command: ForgetProducers) -> Outcome:
         if producer is None or not 0 < producer.used_ms <= command.unused_since_ms:
             continue
         assert producer.name is not None, f"producer {producer_id} begins transactions namelessly"
+        kafka = ids.get(producer.name)
+        if kafka is not None:
+            if kafka.is_open:
+                continue
+            ids, client_ids = ids.delete(kafka.name), client_ids.delete(kafka.producer_id)
         del remaining[producer_id]
         del names[producer.name]
         counts = _recounted(counts, producer.principal, "")
@@ -156,6 +213,8 @@ def _forget(image: Image, command: ForgetProducers) -> Outcome:
         producers=remaining.finish(),
         producer_names=names.finish(),
         named_counts=counts,
+        transactional_ids=ids,
+        transactional_names=client_ids,
     )
     return Outcome(after, count)
 

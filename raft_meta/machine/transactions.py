@@ -33,19 +33,27 @@ from milena.model.errors import (
     TransactionsPendingError,
 )
 from milena.model.types import PRODUCER_EPOCH_MAX, WallMs
-from raft_meta.machine.commands import EndTransactions, FinishMarkers, TransactionEnd
+from raft_meta.machine import transactional_ids
+from raft_meta.machine.commands import (
+    EndTransactions,
+    FinishMarkers,
+    GroupCommit,
+    TransactionEnd,
+)
 from raft_meta.machine.copies import replace
 from raft_meta.machine.groups import offsets
 from raft_meta.machine.image import (
     AllocatedProducer,
     Ending,
     Image,
+    KafkaTransactionalId,
     PartitionKey,
     Topic,
     TransactionExtent,
     TransactionKey,
 )
 from raft_meta.machine.outcome import Outcome
+from raft_meta.machine.producers import ABORTED, COMMITTED
 from raft_meta.machine.topics.configs import TopicSettings
 
 TransactionCommand = EndTransactions | FinishMarkers
@@ -57,9 +65,6 @@ LEADER_EPOCHS_LEVEL = 9
 SHARED_KEYS_LEVEL = 10
 """The feature level from which on requests with idempotency keys may share a transaction. Then a batch in a log may
 have several keys. One partition keeps a key. It is the key's home, and one transaction may have several homes."""
-
-COMMITTED, ABORTED = "committed", "aborted"
-"""Values of ``AllocatedProducer.last``."""
 
 ENDS_PER_COMMAND_MAX = 1_000
 MARKERS_PER_COMMAND_MAX = 4_000
@@ -100,6 +105,11 @@ def outcome_of(
     return NotCommitted.ABORTED
 
 
+assert transactional_ids.ITEMS_MAX == ITEMS_PER_TRANSACTION_MAX, (
+    "each that is enlisted can be committed"
+)
+
+
 def apply(image: Image, index: int, now_ms: WallMs, command: TransactionCommand) -> Outcome:
     """Apply a command about transactions. ``index`` and ``now_ms``: index and time of the command.
 
@@ -129,7 +139,10 @@ class _Ends:
 
     def __init__(self, image: Image, index: int, now_ms: WallMs) -> None:
         self._before = image
+        self._index = index
         self._now_ms = now_ms
+        self._rows: dict[str, KafkaTransactionalId] = {}
+        self._next_id = image.next_producer_id
         self._commits = offsets.Gathered(image, index, now_ms)
         self._producers: dict[int, AllocatedProducer] = {}
         self._ending: dict[PartitionKey, dict[TransactionKey, Ending]] = {}
@@ -155,6 +168,11 @@ class _Ends:
                 f"Producer {end.producer_id} is at epoch {producer.producer_epoch}, not {end.producer_epoch}."
             )
         check_end(end)
+        row = self._row_of(producer)
+        if row is not None:
+            transactional_ids.check_end(row, end)
+        elif end.version >= 0 or end.raises_client:
+            raise InvalidRequestError("This is no transaction of a Kafka client.")
         self._check_leaders(end)
         if end.home_count > 1 and self._before.feature_level < SHARED_KEYS_LEVEL:
             raise InvalidRequestError("Nodes of an earlier release know one key of a transaction.")
@@ -165,9 +183,11 @@ class _Ends:
         last = ABORTED
         try:
             if end.is_commit:
-                self._commit(end)
+                self._commit(end, row)
                 last = COMMITTED
         finally:
+            if row is not None:
+                self._rows[row.name] = self._after_end(row, end, last)
             self._producers[end.producer_id] = replace(
                 producer,
                 producer_epoch=end.producer_epoch + 1,
@@ -176,12 +196,33 @@ class _Ends:
                 used_ms=self._now_ms if producer.used_ms else producer.used_ms,
             )
 
-    def _commit(self, end: TransactionEnd) -> None:
+    def _after_end(
+        self, row: KafkaTransactionalId, end: TransactionEnd, last: str
+    ) -> KafkaTransactionalId:
+        after = transactional_ids.after_end(row, end, self._index, last)
+        if not end.raises_client or after.producer_epoch < PRODUCER_EPOCH_MAX:
+            return after
+        # The epochs of the client's id are used up: it gets another id.
+        producer_id = self._next_id
+        self._next_id += 1
+        return replace(after, producer_id=producer_id, producer_epoch=0, former_epoch=-1)
+
+    def _row_of(self, producer: AllocatedProducer) -> KafkaTransactionalId | None:
+        """Return the transactional id of Kafka clients whose transactions the producer names; None: there is none."""
+        if producer.name is None:
+            return None
+        return self._rows.get(producer.name) or self._before.transactional_ids.get(producer.name)
+
+    def _commit(self, end: TransactionEnd, row: KafkaTransactionalId | None) -> None:
         for extent in end.extents:
             self._check_extent(extent)
-        for commit in end.offsets:
-            offsets.check_commit(self._before, commit)
-        self._commits.add(end.offsets)
+        commits: tuple[GroupCommit, ...] = end.offsets
+        if row is not None:
+            commits = transactional_ids.commits_of(self._before, row)
+        else:
+            for commit in commits:
+                offsets.check_commit(self._before, commit)
+        self._commits.add(commits)
         for at, extent in enumerate(end.extents):
             endings = self._ending.setdefault((extent.topic_id, extent.partition), {})
             endings[end.producer_id, end.producer_epoch] = Ending(
@@ -227,6 +268,9 @@ class _Ends:
         after = self._commits.image()
         if self._producers:
             after = replace(after, producers=after.producers.update(self._producers))
+        if self._rows:
+            after = transactional_ids.with_rows(after, self._rows)
+            after = replace(after, next_producer_id=self._next_id)
         if not self._ending:
             return after
         ending = after.ending.update(

@@ -177,7 +177,7 @@ def check_commit(image: Image, commit: GroupCommit) -> None:
         GroupNotEmptyError: without a member, while the group has some.
     """
     group_rules.check_group_id(commit.group_id)
-    _check_values(image, commit)
+    check_values(image, commit)
     group = image.groups.get(commit.group_id)
     if commit.member_id is None:
         if group is not None and group.member_count:
@@ -222,7 +222,12 @@ def _check_classic_member(group: Group, member_id: str, generation: int) -> None
         )
 
 
-def _check_values(image: Image, commit: GroupCommit) -> None:
+def check_values(image: Image, commit: GroupCommit) -> None:
+    """Refuse a commit that names no existing partition, or values out of bounds.
+
+    Raises:
+        InvalidConsumerError, RequestTooLargeError, TopicNotFoundError, PartitionNotFoundError: the reason.
+    """
     if not commit.offsets:
         raise InvalidConsumerError("A commit needs at least one offset.")
     if len(commit.offsets) > group_rules.OFFSETS_PER_COMMIT_MAX:

@@ -18,7 +18,7 @@ from milena.model.errors import (
     UnavailableError,
 )
 from milena.model.types import WallMs
-from raft_meta.machine import bounds, transactions
+from raft_meta.machine import bounds, transactional_ids, transactions
 from raft_meta.machine.commands import AddPartitions, AlterConfigs, CreateTopic, DeleteTopic
 from raft_meta.machine.copies import replace
 from raft_meta.machine.groups import groups, offsets
@@ -207,6 +207,7 @@ def _delete(image: Image, index: int, command: DeleteTopic) -> Outcome:
             partitions=remaining.finish(),
         )
     after = transactions.without_topic(offsets.without_topic(after, topic), topic)
+    after = transactional_ids.without_topic(after, index, topic)
     return Outcome(groups.without_topic(after, index, topic.topic_id))
 
 

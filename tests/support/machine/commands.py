@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 
 from milena.model.types import WallMs
-from raft_meta.machine import codec
+from raft_meta.machine import codec, transactional_ids
 from raft_meta.machine import commands as c
 from raft_meta.machine.access import audit
 from raft_meta.machine.apply import Applied, apply
@@ -13,6 +13,7 @@ from raft_meta.machine.image import Image
 from raft_meta.machine.topics import elections, reassignments
 from tests.support.machine.access_commands import AccessSource
 from tests.support.machine.group_commands import GroupSource
+from tests.support.machine.kafka_transaction_commands import KafkaTransactionSource
 from tests.support.machine.transaction_commands import TransactionSource
 
 BROKERS = 5
@@ -387,6 +388,20 @@ def random_transaction_history(seed: int, length: int) -> tuple[list[bytes], lis
         return (groups if sometimes(rng, 0.3) else transactions).next(image)
 
     return _history(rng, length, _well(rng, command, level=6))
+
+
+def random_kafka_transaction_history(seed: int, length: int) -> tuple[list[bytes], list[Applied]]:
+    """Return a log mostly about transactional ids of Kafka clients, in a cluster that mostly works."""
+    rng = Random(seed)
+    kafka = KafkaTransactionSource(rng)
+    others = [GroupSource(rng).next, TransactionSource(rng).next]
+
+    def command(image: Image) -> c.Command:
+        if image.feature_level >= transactional_ids.LEVEL and not sometimes(rng, 0.15):
+            return kafka.next(image)
+        return rng.choice(others)(image)
+
+    return _history(rng, length, _well(rng, command, level=transactional_ids.LEVEL))
 
 
 def _well(rng: Random, mostly: Maker, *, level: int) -> Maker:

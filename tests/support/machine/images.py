@@ -1,7 +1,9 @@
 """Small images for tests, made only by commands."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
+from milena.model.errors import MilenaError
 from milena.model.types import WallMs
 from raft_meta.machine import codec
 from raft_meta.machine import commands as c
@@ -9,8 +11,10 @@ from raft_meta.machine.apply import Applied, apply
 from raft_meta.machine.groups.coordinators import coordinator_of
 from raft_meta.machine.image import (
     ClassicGroup,
+    ClassicMember,
     GroupMember,
     Image,
+    PartitionKey,
     RestConsumer,
     TransactionExtent,
     TransactionKey,
@@ -177,6 +181,152 @@ class TransactionCluster(GroupCluster):
             for partition in partitions
         )
         return codec.decode_response(self.do(c.FinishMarkers(markers=markers)).response)
+
+
+class KafkaTransactionCluster(TransactionCluster):
+    """As ``TransactionCluster``, at the feature level of transactional ids of Kafka clients."""
+
+    def __init__(self, *, level: int = 12) -> None:
+        super().__init__(level=level)
+
+    def try_init(
+        self,
+        name: str = "tx",
+        *,
+        client: TransactionKey = (-1, -1),
+        timeout_ms: int = 60_000,
+    ) -> MilenaError | None:
+        """Begin as a client; return the refusal."""
+        command = c.InitTransactionalId(
+            name=name,
+            timeout_ms=timeout_ms,
+            producer_id=client[0],
+            producer_epoch=client[1],
+            principal="",
+        )
+        self._answer = self.do(command)
+        return self._answer.error
+
+    def init(
+        self,
+        name: str = "tx",
+        *,
+        client: TransactionKey = (-1, -1),
+        timeout_ms: int = 60_000,
+    ) -> TransactionKey:
+        """Begin as a client; return its producer id and epoch."""
+        assert self.try_init(name, client=client, timeout_ms=timeout_ms) is None
+        answer = codec.decode_response(self._answer.response)
+        assert isinstance(answer, tuple)
+        producer_id, epoch = answer
+        return int(producer_id), int(epoch)
+
+    def client(self, name: str = "tx") -> TransactionKey:
+        """Return the present producer id and epoch of the client."""
+        row = self.image.transactional_ids[name]
+        return row.producer_id, row.producer_epoch
+
+    def own(self, name: str = "tx") -> TransactionKey:
+        """Return the identity of the present transaction in logs."""
+        own = self.image.producers[self.image.producer_names[name]]
+        return own.producer_id, own.producer_epoch
+
+    def enlistment(
+        self,
+        client: TransactionKey,
+        name: str = "tx",
+        *,
+        partitions: tuple[PartitionKey, ...] = (),
+        groups: tuple[str, ...] = (),
+        offsets: tuple[c.GroupCommit, ...] = (),
+    ) -> c.Enlistment:
+        return c.Enlistment(
+            name=name,
+            producer_id=client[0],
+            producer_epoch=client[1],
+            partitions=partitions,
+            groups=groups,
+            offsets=offsets,
+        )
+
+    def enlist_all(self, *enlistments: c.Enlistment) -> object:
+        """Return the response to each of them."""
+        applied = self.do(c.EnlistInTransactions(enlistments=enlistments))
+        return codec.decode_response(applied.response)
+
+    def enlist(self, client: TransactionKey, *partitions: int, name: str = "tx") -> object:
+        """Enlist partitions of ``t``."""
+        keys = tuple((TOPIC_ID, partition) for partition in partitions)
+        return self.enlist_all(self.enlistment(client, name, partitions=keys))
+
+    def stage(self, client: TransactionKey, commit: c.GroupCommit, name: str = "tx") -> object:
+        """Enlist a group, and stage offsets of it."""
+        return self.enlist_all(
+            self.enlistment(client, name, groups=(commit.group_id,), offsets=(commit,))
+        )
+
+    def kafka_end(
+        self,
+        own: TransactionKey,
+        ends: dict[int, int],
+        *,
+        version: int,
+        raises_client: bool = False,
+    ) -> c.TransactionEnd:
+        """Return the commit of a transaction by its client."""
+        return replace(committed(own, ends), version=version, raises_client=raises_client)
+
+    def commit_kafka(
+        self,
+        ends: dict[int, int],
+        *,
+        name: str = "tx",
+        version: int | None = None,
+        raises_client: bool = False,
+    ) -> object:
+        """Commit the present transaction; ``ends``: end offset by partition of ``t``."""
+        present = self.image.transactional_ids[name].version
+        end = self.kafka_end(
+            self.own(name),
+            ends,
+            version=present if version is None else version,
+            raises_client=raises_client,
+        )
+        return self.end(end)
+
+    def end_kafka(self, own: TransactionKey, *, version: int) -> object:
+        """Abort a transaction as its client."""
+        return self.end(replace(aborted(own), version=version))
+
+    def finish_classic(self, group_id: str, generation: int, member_id: str) -> None:
+        """Let a classic group of one member finish a generation."""
+        group = self.image.groups.get(group_id)
+        one = ClassicMember(
+            member_id=member_id,
+            instance_id=None,
+            client_id="c",
+            host="h",
+            session_ms=10_000,
+            rebalance_ms=10_000,
+            assignment=b"",
+        )
+        classic = ClassicGroup(
+            protocol_type="consumer",
+            protocol="range",
+            leader=member_id,
+            members=(one,),
+            has_assignments=True,
+        )
+        applied = self.do(
+            c.PutClassicGroup(
+                group_id=group_id,
+                version=group.version if group else 0,
+                generation=generation,
+                classic=classic,
+                **self.by(group_id),
+            )
+        )
+        assert applied.error is None, applied.error
 
 
 def extent_of(partition: int, end_offset: int, base_offset: int = -1) -> TransactionExtent:

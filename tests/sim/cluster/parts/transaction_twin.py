@@ -11,7 +11,7 @@ from immutables import Map
 
 from milena.model.batch.header import BatchHeader, Marker
 from raft_meta.machine.image import AllocatedProducer, Ending, Image, PartitionKey
-from raft_meta.machine.transactions import COMMITTED
+from raft_meta.machine.producers import COMMITTED
 from tests.sim.cluster.invariants import ViolationError
 
 Identity = tuple[int, int]

@@ -16,7 +16,11 @@ from raft_meta.machine import image as images
 from raft_meta.machine.copies import replace
 from raft_meta.machine.image import AuditEntry, Image, Token
 from tests.support.machine.access_commands import AccessSource
-from tests.support.machine.commands import random_history, random_transaction_history
+from tests.support.machine.commands import (
+    random_history,
+    random_kafka_transaction_history,
+    random_transaction_history,
+)
 from tests.support.machine.images import Cluster
 
 TRUE_MS = 50
@@ -79,6 +83,7 @@ def test_every_time_of_the_image_is_set_back() -> None:
     seen: set[tuple[type, str]] = set()
     histories = [random_history(seed, 150) for seed in range(30)]
     histories += [random_transaction_history(seed, 150) for seed in range(10)]
+    histories += [random_kafka_transaction_history(seed, 150) for seed in range(10)]
     found = [ahead(result.image) for _, results in histories for result in results[::30]]
     for before in [*found, *access_history()]:
         cluster = Cluster()
