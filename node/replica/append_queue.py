@@ -343,9 +343,12 @@ class AppendQueue:
 
 
 def _identities(header: BatchHeader) -> Sequence[int | bytes]:
-    """Return the key hashes of a batch, or its producer id. A duplicate of the batch has one of them, too."""
+    """Return the key hashes of a batch, or its producer ids. A duplicate of the batch has one of them, too."""
     if header.request_keys:
         return [key.key_hash for key in header.request_keys]
+    if header.client is not None:
+        # Also the id of the transaction: a marker in the same write would not refuse the batch.
+        return [header.producer_id, header.client.producer_id]
     return [header.producer_id] if header.producer_id >= 0 else []
 
 

@@ -394,6 +394,7 @@ def _choose(header: BatchHeader, columns: RecordColumns, kept: Sequence[int]) ->
 
 
 def _is_producers(header: BatchHeader, rules: SieveRules) -> bool:
+    header = header.numbered()
     entry = rules.writers.producers.get(header.producer_id)
     # These conditions are those of ``ProducerStates``: an entry that it forgets needs no header in the log.
     return (

@@ -9,6 +9,10 @@ State expires by time, and not when the segments that it came from are removed: 
 retention must not count as a new one. Expired state is kept for one more expiry time. A producer that returns in that
 time may continue with any sequence: expired state no longer shows whether there is a gap.
 
+A Kafka client numbers its records over many transactions, and each transaction has an identity of its own in the log.
+So a batch of such a transaction counts twice here: its identity is fenced by the marker, and the client's numbers tell
+whether the batch is a retry.
+
 Source: KIP-98 (idempotent producers), KIP-360 (unknown producers).
 """
 
@@ -143,10 +147,18 @@ class ProducerStates:
         """
         if header.producer_id == NO_PRODUCER:
             return ACCEPT
-        return check_sequence(self._entries.get(header.producer_id), header, now_ms)
+        verdict = check_sequence(self._entries.get(header.producer_id), header, now_ms)
+        if header.client is None:
+            return verdict
+        # The header names the transaction, whose epoch was checked above. The client's numbers show a retry.
+        return check_sequence(
+            self._entries.get(header.client.producer_id), header.numbered(), now_ms
+        )
 
     def record(self, header: BatchHeader, base_offset: int, append_time_ms: int) -> None:
         """Note an appended batch; ignore a batch that is already in the state."""
+        if header.client is not None:
+            self.record(header.numbered(), base_offset, append_time_ms)
         producer_id = header.producer_id
         if producer_id == NO_PRODUCER:
             return

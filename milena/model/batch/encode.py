@@ -124,13 +124,13 @@ def rewrite_batch(
     if delete_horizon_ms is not None:
         attributes |= DELETE_HORIZON_BIT
     extensions = encode_extensions(header.request_keys, delete_horizon_ms)
-    return _reassemble(header, columns, attributes, extensions)
+    return _reassemble(header.numbered(), columns, attributes, extensions)
 
 
 def column_batch(header: BatchHeader, columns: RecordColumns) -> bytes:
     """Encode the records of a stored batch that a Kafka client sent as columns, for readers without ``v2``.
 
-    Nothing else changes. Snappy becomes lz4.
+    Nothing else changes, except that a client's numbers are left out. Snappy becomes lz4.
     """
     extensions = encode_extensions(
         header.request_keys, header.delete_horizon_ms, header.transaction
@@ -290,10 +290,12 @@ def with_extensions(
     request_keys: Sequence[IdempotencyExtension] = (),
     transaction: TransactionExtension | None = None,
     producer: ProducerStamp | None = None,
+    client: ProducerStamp | None = None,
 ) -> bytes:
     """Add keys, a transaction, or both to an unstamped batch that was checked before and has no extensions.
 
-    ``producer`` replaces the batch's producer fields; pass it if the batch has none.
+    ``producer`` replaces the batch's producer fields; pass it if the batch has none. ``client``: the numbers of a Kafka
+    client, if the producer fields name its transaction.
     """
     header = decode_header(batch)
     assert header.header_bytes == HEADER_BYTES, "the extensions that it has would be lost"
@@ -305,7 +307,7 @@ def with_extensions(
         assert producer_id != NO_PRODUCER, "a transaction is named by its producer"
         attributes |= TRANSACTIONAL_BIT
     body = BODY.pack(attributes, *counts, producer_id, epoch, sequence, size)
-    extensions = encode_extensions(request_keys, transaction=transaction)
+    extensions = encode_extensions(request_keys, transaction=transaction, client=client)
     return frame_batch(NO_STAMP, body, extensions, memoryview(batch)[HEADER_BYTES:])
 
 

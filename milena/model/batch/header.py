@@ -31,6 +31,8 @@ Big-endian; the last column says which checksum covers the field.
     extension 5: idempotency keys of requests that share the transaction, instead of extension 1; for each of them
                  key_hash 16, body_hash 8, partition_count 4, place_count 2, and for each place extent 2, first 4,
                  records 4
+    extension 6: Kafka client's numbers: producer_id 8, producer_epoch 2, base_sequence 4; comes with bits 4 and 7. The
+                 header's own producer fields then name the transaction, without a sequence
 
 A batch with bit 4 belongs to the transaction (producer_id, producer_epoch). When the transaction is decided, the leader
 appends its marker: records of the transaction below ``end_offset`` are committed, all others in this log are aborted.
@@ -105,9 +107,12 @@ _EXTENT = Struct(">16sIqq")
 _SHARED_KEY = Struct(">16s8sIH")
 _KEY_PLACE = Struct(">HII")
 
+_CLIENT = Struct(">qhi")
+
 _TRANSACTION_TYPE = 3
 _MARKER_TYPE = 4
 _SHARED_KEYS_TYPE = 5
+_CLIENT_TYPE = 6
 
 CODEC_MASK = 0b111
 TIMESTAMP_TYPE_BIT = 1 << 3
@@ -226,7 +231,8 @@ class BatchHeader:
 
     ``delete_horizon_ms`` is the wall clock from which compaction may drop the batch's tombstones; None: compaction has
     not kept any yet. ``request_keys`` are the idempotency keys of its records. ``transaction`` is set for a batch of a
-    transaction, and is a ``Marker`` for its end.
+    transaction, and is a ``Marker`` for its end. ``client`` are the numbers by which a Kafka client's batch in a
+    transaction is recognised.
     """
 
     # Every path makes one header per batch. Code that a dataclass generates stays interpreted when this module is
@@ -238,6 +244,7 @@ class BatchHeader:
         request_keys: tuple[IdempotencyExtension, ...] = (),
         delete_horizon_ms: int | None = None,
         transaction: TransactionExtension | Marker | None = None,
+        client: ProducerStamp | None = None,
     ) -> None:
         (
             self.batch_bytes,
@@ -261,6 +268,7 @@ class BatchHeader:
         self.request_keys = request_keys
         self.delete_horizon_ms = delete_horizon_ms
         self.transaction = transaction
+        self.client = client
 
     def stamped(self, *, base_offset: int, leader_epoch: int, append_time_ms: int) -> "BatchHeader":
         """Return the header with the leader's fields; ``stamp_crc`` is still that of the old stamp."""
@@ -283,7 +291,39 @@ class BatchHeader:
             self.base_sequence,
             self.uncompressed_bytes,
         )
-        return BatchHeader(fields, self.request_keys, self.delete_horizon_ms, self.transaction)
+        return BatchHeader(
+            fields, self.request_keys, self.delete_horizon_ms, self.transaction, self.client
+        )
+
+    def numbered(self) -> "BatchHeader":
+        """Return the header with the producer fields by which a retry of the batch is recognised.
+
+        This is the header itself, except for a Kafka client's batch in a transaction: the result then has the client's
+        numbers and is in no transaction.
+        """
+        client = self.client
+        if client is None:
+            return self
+        fields = (
+            self.batch_bytes,
+            self.magic,
+            self.header_bytes,
+            self.base_offset,
+            self.leader_epoch,
+            self.append_time_ms,
+            self.stamp_crc,
+            self.crc,
+            self.attributes & ~TRANSACTIONAL_BIT,
+            self.record_count,
+            self.last_offset_delta,
+            self.base_timestamp_ms,
+            self.max_timestamp_ms,
+            client.producer_id,
+            client.producer_epoch,
+            client.base_sequence,
+            self.uncompressed_bytes,
+        )
+        return BatchHeader(fields, self.request_keys, self.delete_horizon_ms)
 
     @property
     def codec(self) -> Codec:
@@ -438,7 +478,23 @@ def _decode_extensions(buffer: Buffer, position: int, header: BatchHeader) -> Ba
             raise CorruptBatchError(f"the delete horizon has {len(value)} bytes instead of 8")
         header.delete_horizon_ms = _DELETE_HORIZON.unpack(value)[0]
     header.transaction = _decode_transaction(header, found)
+    value = found.get(_CLIENT_TYPE)
+    if value is not None:
+        header.client = _decode_client(header, value)
     return header
+
+
+def _decode_client(header: BatchHeader, value: bytes) -> ProducerStamp:
+    if len(value) != _CLIENT.size:
+        raise CorruptBatchError(f"the client extension has {len(value)} bytes instead of 14")
+    if not header.is_v2 or not header.is_transactional or header.is_control:
+        raise CorruptBatchError(
+            "a client's numbers in a batch that no Kafka client wrote in a transaction"
+        )
+    client = ProducerStamp(*_CLIENT.unpack(value))
+    if min(client.producer_id, client.producer_epoch, client.base_sequence) < 0:
+        raise CorruptBatchError(f"a client cannot have numbered its records as {client}")
+    return client
 
 
 def _decode_request_keys(
@@ -514,6 +570,7 @@ def encode_extensions(
     request_keys: Sequence[IdempotencyExtension],
     delete_horizon_ms: int | None = None,
     transaction: TransactionExtension | Marker | None = None,
+    client: ProducerStamp | None = None,
 ) -> bytes:
     """Encode the bytes between a header's fields and the payload."""
     extensions = b""
@@ -540,6 +597,9 @@ def encode_extensions(
             for extent in transaction.extents
         )
         extensions += _EXTENSION.pack(_MARKER_TYPE, len(value)) + value
+    if client is not None:
+        value = _CLIENT.pack(client.producer_id, client.producer_epoch, client.base_sequence)
+        extensions += _EXTENSION.pack(_CLIENT_TYPE, len(value)) + value
     return extensions
 
 

@@ -296,9 +296,9 @@ def rewrite_v2(
 ) -> bytes:
     """Encode a stored batch with bit 7 with only the records at ``places``, which ascend, for compaction.
 
-    The bytes of these records, the offsets, stamp, producer and codec stay. ``latest_timestamp_ms`` is that of these
-    records. The batch no longer belongs to a transaction, in both headers. If nothing else changes, its payload stays
-    as the producer sent it.
+    The bytes of these records, the offsets, stamp, codec and the producer's numbers stay. ``latest_timestamp_ms`` is
+    that of these records. The batch no longer belongs to a transaction, in both headers. If nothing else changes, its
+    payload stays as the producer sent it.
     """
     payload = memoryview(batch)[header.header_bytes : header.batch_bytes]
     head = V2Head(_NO_LEAD, _REST.unpack_from(payload))
@@ -316,15 +316,16 @@ def rewrite_v2(
     attributes = header.attributes & ~(DELETE_HORIZON_BIT | TRANSACTIONAL_BIT)
     if delete_horizon_ms is not None:
         attributes |= DELETE_HORIZON_BIT
+    numbered = header.numbered()
     body = BODY.pack(
         attributes,
         len(places),
         header.last_offset_delta,
         header.base_timestamp_ms,
         latest_timestamp_ms,
-        header.producer_id,
-        header.producer_epoch,
-        header.base_sequence,
+        numbered.producer_id,
+        numbered.producer_epoch,
+        numbered.base_sequence,
         size,
     )
     return frame_batch(

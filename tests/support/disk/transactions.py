@@ -2,15 +2,19 @@
 
 from collections.abc import Sequence
 
-from milena.model.batch.encode import encode_batch, encode_marker
+from milena.model.batch.encode import encode_batch, encode_marker, with_extensions
 from milena.model.batch.header import (
+    TRANSACTIONAL_BIT,
     Extent,
     IdempotencyExtension,
     Marker,
     ProducerStamp,
     TransactionExtension,
 )
+from milena.model.batch.v2_checks import wrap_v2
 from milena.model.columns import RecordColumns
+from storage.state.producer_state import NO_SEQUENCE
+from tests.support.disk.kafka_batches import KafkaRecord, encoded, numbered
 from tests.support.disk.log_model import NOW_MS
 
 Pair = tuple[bytes | None, bytes | None]
@@ -33,6 +37,26 @@ def transactional(
         producer=ProducerStamp(producer_id, producer_epoch, sequence),
         request_keys=keys,
         transaction=TransactionExtension(owner, owner, timeout_ms),
+    )
+
+
+def kafka_transactional(
+    own: tuple[int, int],
+    client: tuple[int, int, int],
+    *pairs: Pair,
+    timeout_ms: int = 30_000,
+) -> bytes:
+    """Return a Kafka client's batch in the transaction ``own``; ``client``: its producer id, epoch and sequence."""
+    rows = numbered(*(KafkaRecord(value, key=key) for key, value in pairs))
+    sent = encoded(
+        rows, attributes=TRANSACTIONAL_BIT, producer=client, base_time=NOW_MS, max_time=NOW_MS
+    )
+    made, _ = wrap_v2(sent, bytes_max=1 << 20, now_ms=NOW_MS, is_in_transaction=True)
+    return with_extensions(
+        made,
+        transaction=TransactionExtension(-1, -1, timeout_ms),
+        producer=ProducerStamp(*own, NO_SEQUENCE),
+        client=ProducerStamp(*client),
     )
 
 

@@ -56,7 +56,11 @@ def columns(*values, offsets=None, timestamps=None, keys=None, headers=None):
 
 def fields_of(header):
     """All that a header says, by name."""
-    names = (name for name in dir(header) if not name.startswith("_") and name != "stamped")
+    names = (
+        name
+        for name in dir(header)
+        if not name.startswith("_") and name not in ("stamped", "numbered")
+    )
     return {name: getattr(header, name) for name in names}
 
 

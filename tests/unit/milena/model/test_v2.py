@@ -60,7 +60,11 @@ def wrapped(
 
 
 def vars_of(header: BatchHeader) -> list[object]:
-    names = [name for name in dir(header) if not name.startswith("_") and name != "stamped"]
+    names = [
+        name
+        for name in dir(header)
+        if not name.startswith("_") and name not in ("stamped", "numbered")
+    ]
     return [getattr(header, name) for name in names]
 
 

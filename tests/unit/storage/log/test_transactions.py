@@ -3,19 +3,28 @@
 import pytest
 
 from milena.model.batch.decode import decode_columns, iterate_headers, records_in
+from milena.model.batch.encode import frame_batch
 from milena.model.batch.header import (
+    BODY_POSITION,
+    HEADER_BYTES,
+    NO_STAMP,
     Extent,
     IdempotencyExtension,
     KeyPlace,
     ProducerStamp,
     decode_header,
 )
-from milena.model.errors import StaleProducerEpochError
+from milena.model.batch.v2 import kafka_batch
+from milena.model.errors import (
+    CorruptBatchError,
+    InvalidProducerError,
+    StaleProducerEpochError,
+)
 from storage.compaction.policy import BatchSieve, KeyMap, SieveCounts, SieveRules
 from storage.log.partition_log import PartitionLog
 from storage.log.reader import without_aborted
 from storage.state.idempotency import IDEMPOTENCY_WINDOW_MS, IdempotencyTable
-from storage.state.producer_state import WriterState, encode_snapshot
+from storage.state.producer_state import ACCEPT, Duplicate, WriterState, encode_snapshot
 from storage.state.sealed import unseal
 from tests.support.disk.compacted_log import (
     COMPACTED,
@@ -26,9 +35,10 @@ from tests.support.disk.compacted_log import (
     roll,
     values_of,
 )
+from tests.support.disk.kafka_batches import decoded
 from tests.support.disk.log_model import NOW_MS, open_log, read_all, stamped
 from tests.support.disk.memory_files import MemoryFiles
-from tests.support.disk.transactions import marker, transactional
+from tests.support.disk.transactions import kafka_transactional, marker, transactional
 
 KEY = IdempotencyExtension(b"k" * 16, b"b" * 8, 1)
 
@@ -251,6 +261,99 @@ def test_a_log_without_transactions_has_the_snapshot_that_it_always_had(log):
     content = unseal(b"MPS1", encode_snapshot(log.state.writers.freeze(1)))
     assert isinstance(content, list)
     assert len(content) == 4
+
+
+class TestOfKafkaClients:
+    """A client numbers its records over many transactions; each transaction has an identity of its own in the log."""
+
+    def test_the_header_names_both(self, log):
+        append(log, kafka_transactional((9, 4), (5, 1, 7), (b"k", b"a"), (b"k", b"b")))
+        header = decode_header(read_all(log)[0])
+        assert (header.producer_id, header.producer_epoch, header.base_sequence) == (9, 4, -1)
+        assert header.client == ProducerStamp(5, 1, 7)
+        numbered = header.numbered()
+        assert (numbered.producer_id, numbered.base_sequence, numbered.last_sequence) == (5, 7, 8)
+        assert not numbered.is_transactional
+
+    def test_a_retry_is_recognised_by_the_clients_numbers_also_in_a_later_transaction(self, log):
+        append(log, kafka_transactional((9, 0), (5, 0, 0), (b"k", b"a"), (b"k", b"b")))
+        append(log, marker(9, 0, 0, commit=2))
+        for own in ((9, 1), (9, 2), (10, 0)):
+            late = decode_header(kafka_transactional(own, (5, 0, 0), (b"k", b"a"), (b"k", b"b")))
+            assert log.producer_check(late, NOW_MS) == Duplicate(0, 1)
+
+    def test_sequences_go_on_over_transactions(self, log):
+        append(log, kafka_transactional((9, 0), (5, 0, 0), (b"k", b"a")), marker(9, 0, 0))
+        following = decode_header(kafka_transactional((9, 1), (5, 0, 1), (b"k", b"b")))
+        assert log.producer_check(following, NOW_MS) is ACCEPT
+        for sequence in (3, 2**31 - 1):
+            gap = decode_header(kafka_transactional((9, 1), (5, 0, sequence), (b"k", b"b")))
+            with pytest.raises(InvalidProducerError):
+                log.producer_check(gap, NOW_MS)
+
+    def test_the_marker_refuses_what_comes_late(self, log):
+        append(log, kafka_transactional((9, 0), (5, 0, 0), (b"k", b"a")), marker(9, 0, 0, commit=1))
+        late = decode_header(kafka_transactional((9, 0), (5, 0, 1), (b"k", b"late")))
+        with pytest.raises(StaleProducerEpochError):
+            log.producer_check(late, NOW_MS)
+
+    def test_a_fenced_client_is_refused_and_its_successor_starts_at_0(self, log):
+        append(log, kafka_transactional((9, 0), (5, 1, 0), (b"k", b"a")))
+        with pytest.raises(StaleProducerEpochError):
+            log.producer_check(
+                decode_header(kafka_transactional((9, 1), (5, 0, 1), (b"k", b"zombie"))), NOW_MS
+            )
+        successor = kafka_transactional((9, 1), (5, 2, 0), (b"k", b"n"))
+        assert log.producer_check(decode_header(successor), NOW_MS) is ACCEPT
+
+    def test_recovery_knows_the_numbers_again(self, files, log):
+        append(log, kafka_transactional((9, 0), (5, 0, 0), (b"k", b"a")))
+        log.close(is_clean=False)
+        again = open_log(files, was_clean=False)
+        assert (9, 0) in again.writers.transactions.open
+        repeated = decode_header(kafka_transactional((9, 0), (5, 0, 0), (b"k", b"a")))
+        assert again.producer_check(repeated, NOW_MS) == Duplicate(0, 0)
+
+    def test_compaction_ends_the_transaction_in_both_headers_and_keeps_the_numbers(self, files):
+        log = open_log(files, config=COMPACTED, is_listed=False)
+        append(log, kafka_transactional((9, 0), (5, 0, 0), (b"a", b"1"), (b"b", b"2")))
+        append(log, marker(9, 0, 0, commit=2))
+        append(log, kafka_transactional((9, 1), (5, 0, 2), (b"a", b"never")), marker(9, 1, 3))
+        append(log, keyed_batch([(b"b", b"3")]))
+        roll(log)
+        assert compact(log)
+        assert records_of(log) == {0: (b"a", b"1"), 5: (b"b", b"3")}
+        first, batch = next((decode_header(b), b) for b in read_all(log) if decode_header(b).is_v2)
+        assert (first.is_transactional, first.client, first.transaction) == (False, None, None)
+        assert (first.producer_id, first.producer_epoch, first.base_sequence) == (5, 0, 0)
+        inner = decoded(b"".join(bytes(piece) for piece in kafka_batch(batch, first)))
+        assert not inner.attributes & 0x10
+        assert inner.producer == (5, 0, 0)
+        log.close(is_clean=False)
+        again = open_log(files, config=COMPACTED, was_clean=False)
+        for state in (log, again):
+            late = kafka_transactional((9, 2), (5, 0, 0), (b"a", b"1"), (b"b", b"2"))
+            assert state.producer_check(decode_header(late), NOW_MS) == Duplicate(0, 1)
+
+    @pytest.mark.parametrize(
+        ("client", "attributes"),
+        [(b"\0" * 13, 0), (b"\xff" * 14, 0), (b"\0" * 14, 0x10), (b"\0" * 14, 0x80)],
+    )
+    def test_other_extensions_are_refused(self, client, attributes):
+        made = kafka_transactional((9, 0), (5, 0, 0), (b"k", b"a"))
+        header = decode_header(made)
+        kept = made[HEADER_BYTES : HEADER_BYTES + 3 + 16]
+        body = bytearray(made[BODY_POSITION:HEADER_BYTES])
+        body[1] &= ~attributes
+        extension = b"\6" + len(client).to_bytes(2, "big") + client
+        spoiled = frame_batch(
+            NO_STAMP,
+            bytes(body),
+            (b"" if attributes == 0x10 else kept) + extension,
+            made[header.header_bytes :],
+        )
+        with pytest.raises(CorruptBatchError):
+            decode_header(spoiled)
 
 
 class TestCompaction:
