@@ -13,6 +13,9 @@ A Kafka client numbers its records over many transactions, and each transaction 
 So a batch of such a transaction counts twice here: its identity is fenced by the marker, and the client's numbers tell
 whether the batch is a retry.
 
+An unknown producer of a Kafka client starts with any sequence, as in Kafka: it goes on after its topic was deleted and
+created again. Producers of other clients start at 0.
+
 Source: KIP-98 (idempotent producers), KIP-360 (unknown producers).
 """
 
@@ -220,7 +223,7 @@ def check_sequence(entry: ProducerEntry | None, header: BatchHeader, now_ms: int
     if header.base_sequence == NO_SEQUENCE:
         return ACCEPT
     if entry is None:
-        return _expect(header, 0, "this partition knows nothing of the producer", is_known=False)
+        return _check_unknown(header)
     if header.producer_epoch > entry.producer_epoch:
         return _expect(header, 0, f"epoch {header.producer_epoch} is new")
     base_sequence, last_sequence = header.base_sequence, header.last_sequence
@@ -230,19 +233,43 @@ def check_sequence(entry: ProducerEntry | None, header: BatchHeader, now_ms: int
     if now_ms - entry.append_time_ms > PRODUCER_EXPIRY_MS:
         return ACCEPT
     last = entry.batches[-1].last_sequence
-    return _expect(header, (last + 1) & SEQUENCE_MASK, f"its last was {last}")
+    # If fewer batches are remembered than could be, the producer has written none before the first of them. A client
+    # takes a repetition for success, so a batch that was never written must not be called one.
+    has_forgotten = len(entry.batches) == REMEMBERED_BATCHES
+    is_passed = has_forgotten or not _is_before(base_sequence, entry.batches[0].base_sequence)
+    reason = f"its last was {last}"
+    return _expect(header, (last + 1) & SEQUENCE_MASK, reason, is_passed=is_passed)
 
 
-def _expect(header: BatchHeader, sequence: int, reason: str, *, is_known: bool = True) -> Accept:
+def _check_unknown(header: BatchHeader) -> Accept:
+    """Judge the first batch of a producer."""
+    if header.is_v2 and not header.is_transactional:
+        # A Kafka client does not notice that its topic was created again, and cannot start at 0 again by itself.
+        return ACCEPT
+    return _expect(header, 0, "this partition knows nothing of the producer", is_unknown=True)
+
+
+def _is_before(sequence: int, other: int) -> bool:
+    # Sequences start again at 0, so the distance tells which of two comes first.
+    return (sequence - other) & SEQUENCE_MASK > SEQUENCE_MASK // 2
+
+
+def _expect(
+    header: BatchHeader,
+    sequence: int,
+    reason: str,
+    *,
+    is_unknown: bool = False,
+    is_passed: bool = False,
+) -> Accept:
+    """Accept exactly ``sequence``. ``is_passed``: whether the producer has written a sequence that is before it."""
     if header.base_sequence == sequence:
         return ACCEPT
-    # Sequences start again at 0, so the distance tells which of two comes first.
-    is_behind = (header.base_sequence - sequence) & SEQUENCE_MASK > SEQUENCE_MASK // 2
     raise InvalidProducerError(
         f"producer {header.producer_id} epoch {header.producer_epoch}: expected sequence {sequence}, "
         f"got {header.base_sequence} ({reason})",
-        is_unknown=not is_known,
-        is_repeated=is_known and is_behind,
+        is_unknown=is_unknown,
+        is_repeated=is_passed and _is_before(header.base_sequence, sequence),
     )
 
 

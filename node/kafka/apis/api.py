@@ -70,6 +70,8 @@ class KafkaServices:
     access: AccessServices
     topic_rows: dict[tuple[str, int, bool], TopicRowKept] = field(default_factory=dict)
     """Rows of Metadata, by topic id, version, and whether they have operations."""
+    refused_batches: dict[tuple[str, int, int], tuple[int, int]] = field(default_factory=dict)
+    """First sequence and monotonic time of a batch that was refused, by topic id, partition and producer id."""
 
 
 @dataclass(frozen=True, slots=True)

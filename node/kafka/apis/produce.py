@@ -9,8 +9,11 @@ from dataclasses import dataclass
 
 from http_api.protocol.kafka_codes import KafkaCode, kafka_code_of
 from milena.model.batch.header import BatchHeader
+from milena.model.batch.v2 import decode_head
 from milena.model.errors import (
+    CorruptBatchError,
     FeatureLevelError,
+    InvalidProducerError,
     InvalidRecordError,
     MilenaError,
     NotLeaderError,
@@ -41,6 +44,10 @@ SERVED_FROM = 3
 """The first version with record batches of version 2. The versions below are advertised, or librdkafka does not
 compress (librdkafka issue 4956)."""
 REQUEST_BYTES_MAX = 32 << 20
+REFUSED_KEPT_MS = 30_000
+"""How long a batch that was refused keeps its place before the next ones. Afterwards its client has given it up."""
+REFUSED_MAX = 10_000
+"""Refused batches that are remembered."""
 _ACKS = {int(acks): acks for acks in Acks}
 
 
@@ -125,13 +132,66 @@ async def _begin(
         )
         if header.producer_id >= 0:
             await services.produce.check_producer(header, timeout_ms, may_raise_epoch=True)
+            _check_order(services, topic, partition, header)
         begun.header = header
         begun.receipt = services.produce.to_leader.append_led(
             topic, partition, batch, header, acks=acks, timeout_ms=timeout_ms
         )
     except MilenaError as error:
         begun.error = error
+        if begun.topic is not None and records:
+            _note_refused(services, begun.topic, partition, records)
     return begun
+
+
+def _note_refused(
+    services: KafkaServices, topic: Topic, partition: int, records: memoryview
+) -> None:
+    """Remember the sequence of a batch that was refused, if it has one."""
+    try:
+        head = decode_head(records)
+    except CorruptBatchError:
+        return
+    if head.producer_id < 0:
+        return
+    refused = services.refused_batches
+    if len(refused) >= REFUSED_MAX:
+        refused.clear()
+    key = (topic.topic_id, partition, head.producer_id)
+    now_ms = services.clock.now_ms()
+    known = refused.get(key)
+    if known is None or now_ms - known[1] > REFUSED_KEPT_MS:
+        refused[key] = (head.base_sequence, now_ms)
+
+
+def _check_order(
+    services: KafkaServices, topic: Topic, partition: int, header: BatchHeader
+) -> None:
+    """Refuse a batch if one before it was refused, and the partition does not know the producer.
+
+    A client sends several batches before it has a response. If this node takes over between two of them, the second
+    one must not be the first in the log: an unknown producer may start with any sequence.
+
+    Raises:
+        InvalidProducerError: the batch before must come first. Clients repeat both.
+    """
+    key = (topic.topic_id, partition, header.producer_id)
+    refused = services.refused_batches.get(key)
+    if refused is None:
+        return
+    sequence, since_ms = refused
+    runner = services.replicas.find(topic.topic_id, partition)
+    is_known = (
+        runner is not None and runner.log.writers.producers.get(header.producer_id) is not None
+    )
+    is_late = services.clock.now_ms() - since_ms > REFUSED_KEPT_MS
+    if is_known or is_late or header.base_sequence == sequence:
+        del services.refused_batches[key]
+    elif header.base_sequence > sequence:
+        raise InvalidProducerError(
+            f"producer {header.producer_id} epoch {header.producer_epoch}: expected sequence {sequence}, "
+            f"got {header.base_sequence} (the batch before was refused)"
+        )
 
 
 async def _finish(

@@ -3,6 +3,7 @@
 import pytest
 
 from milena.model.batch.header import IdempotencyExtension, ProducerStamp, decode_header
+from milena.model.batch.v2_checks import wrap_v2
 from milena.model.errors import CorruptLogError, InvalidProducerError, StaleProducerEpochError
 from storage.state.producer_state import (
     ACCEPT,
@@ -16,6 +17,7 @@ from storage.state.producer_state import (
     encode_snapshot,
 )
 from storage.state.sealed import seal
+from tests.support.disk.kafka_batches import KafkaRecord, encoded, numbered
 from tests.support.disk.log_model import NOW_MS, make_batch
 
 
@@ -94,6 +96,40 @@ def test_a_gap_is_refused_and_names_what_was_expected():
 def test_an_unknown_producer_begins_at_zero():
     with pytest.raises(InvalidProducerError, match="expected sequence 0, got 5"):
         Log().check(header(5))
+
+
+def kafka_header(sequence, *, records=1, producer_id=7, epoch=0):
+    rows = numbered(*(KafkaRecord(b"v") for _ in range(records)))
+    sent = encoded(rows, producer=(producer_id, epoch, sequence))
+    return wrap_v2(sent, bytes_max=1 << 20, now_ms=NOW_MS)[1]
+
+
+def test_an_unknown_producer_of_a_kafka_client_begins_anywhere():
+    """As in Kafka's ``ProducerAppendInfo``: a client does not notice that its topic was created again."""
+    log = Log()
+    assert log.send(kafka_header(5, records=2)) is ACCEPT
+    assert log.send(kafka_header(5, records=2)) == Duplicate(0, 1)
+    with pytest.raises(InvalidProducerError, match="expected sequence 7, got 8"):
+        log.check(kafka_header(8))
+    assert log.send(kafka_header(7)) is ACCEPT
+
+
+def test_a_sequence_before_the_first_one_of_a_producer_is_no_repetition():
+    """Clients take a repetition for success, but this batch was never written."""
+    log = Log()
+    for sequence in range(5, 5 + REMEMBERED_BATCHES - 1):
+        log.send(kafka_header(sequence))
+    with pytest.raises(InvalidProducerError, match="expected sequence 9, got 4") as never:
+        log.check(kafka_header(4))
+    assert not never.value.is_repeated
+    with pytest.raises(InvalidProducerError, match="expected sequence 9, got 6") as other:
+        log.check(kafka_header(6, records=2))
+    assert other.value.is_repeated
+    log.send(kafka_header(9))
+    log.send(kafka_header(10))
+    with pytest.raises(InvalidProducerError, match="expected sequence 11, got 5") as forgotten:
+        log.check(kafka_header(5))
+    assert forgotten.value.is_repeated
 
 
 def test_sequences_wrap():
