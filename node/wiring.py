@@ -122,7 +122,9 @@ class Node(Assembly):
         )
         self._ids = ids
         self._machine = MetadataMachine()
-        self._machine.on_audited(AuditLines(config.audit_file).write)
+        self._machine.on_audited(
+            AuditLines(config.audit_file, mark=config.data_dir / "audit-logged").write
+        )
         self._secret = secret_of(config)
         self._peer_tls = peer_tls(config)
         self._api_tls = api_tls(config)

@@ -82,6 +82,43 @@ def test_without_a_file_it_is_in_the_log(caplog: pytest.LogCaptureFixture) -> No
     ]
 
 
+def test_the_log_gets_no_line_twice_when_a_node_starts_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "milena.audit")
+    for indices in ((9, 12), (9, 12, 13), (9, 12, 13), (13, 100)):
+        lines = AuditLines(None, mark=tmp_path / "mark")
+        for index in indices:
+            lines.write(entry(index))
+    logged = [message.split()[2] for message in caplog.messages]
+    assert logged == ["index=9", "index=12", "index=13", "index=100"]
+
+
+def test_a_mark_that_a_crash_has_torn_repeats_lines_and_stops_no_node(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "milena.audit")
+    (tmp_path / "mark").write_bytes(b"\0" * 21)
+    AuditLines(None, mark=tmp_path / "mark").write(entry(11))
+    AuditLines(None, mark=tmp_path / "mark").write(entry(11))
+    assert len(caplog.records) == 1
+
+
+def test_a_mark_that_cannot_be_written_stops_no_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "milena.audit")
+    lines = AuditLines(None, mark=tmp_path / "mark")
+
+    def full(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "pwrite", full)
+    lines.write(entry(11))
+    lines.write(entry(12))
+    assert len([record for record in caplog.records if record.levelno == logging.INFO]) == 2
+
+
 def test_a_file_that_cannot_be_is_told_of_at_the_start(tmp_path: Path) -> None:
     with pytest.raises(StartupError, match="audit_file"):
         AuditLines(tmp_path / "missing" / "audit")
