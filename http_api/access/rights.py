@@ -109,6 +109,15 @@ class Rights:
             self._caller = caller
         return self._caller
 
+    async def identified_now(self) -> Caller:
+        """Return the caller that another request with these credentials would have. It does not change this request's.
+
+        Raises:
+            UnauthenticatedError, TooManyRequestsError, NotReadyError: such a request would be refused.
+        """
+        given = self._credentials()
+        return self._callers.known(*given) or await self._callers.identify(*given)
+
     @property
     def known_principal(self) -> str:
         """The principal of the last authentication; empty if the cluster requires no credentials, or before it."""

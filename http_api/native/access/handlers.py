@@ -9,7 +9,7 @@ These rules keep a caller from gaining rights that it does not have. They hold i
 
 from aiohttp import web
 
-from http_api.access.callers import Caller
+from http_api.access.callers import UNCERTAIN, Caller
 from http_api.access.port import RequestedToken
 from http_api.describing.pages import LIMIT_OR_MOST, RowPage, matching
 from http_api.describing.schemas import Fields
@@ -19,13 +19,20 @@ from http_api.serving.call import Call
 from http_api.serving.routing import check_no_dots
 from http_api.shapes import access as shapes
 from milena.model.access import (
+    ANONYMOUS,
     CLUSTER_NAME,
     AccessMode,
     Operation,
     PatternType,
     ResourceType,
 )
-from milena.model.errors import ForbiddenError, TokenNotFoundError
+from milena.model.errors import (
+    ForbiddenError,
+    NotReadyError,
+    TokenNotFoundError,
+    TooManyRequestsError,
+    UnauthenticatedError,
+)
 from milena.model.secret import Secret
 from raft_meta.machine.image import Grant, Token, User
 
@@ -45,10 +52,15 @@ async def put_access(call: Call) -> web.Response:
         raise InvalidFieldError(f"'mode' is '{mode}': use {', '.join(AccessMode)}")
     # The mode ``off`` makes every caller a superuser.
     _require_superuser(call, "change the mode")
-    # Take the caller before the change: after it, an anonymous caller would no longer be accepted.
-    caller = call.rights.caller
     await call.ports.access.set_mode(AccessMode(mode))
     call.rights.tell(f"access mode {mode}")
+    # The response describes the caller under the new mode. In mode off, nodes do not read credentials.
+    try:
+        caller = await call.rights.identified_now()
+    except (UnauthenticatedError, TooManyRequestsError, NotReadyError):
+        caller = Caller(
+            principal=ANONYMOUS, version=UNCERTAIN
+        )  # The next request of this caller is refused.
     return _access(call, caller)
 
 

@@ -74,6 +74,28 @@ async def test_who_closes_an_open_cluster_is_told_so_and_is_nobody_then():
         assert (await put(api, "/access", {"mode": "off"}, ROOT)).json["mode"] == "off"
 
 
+async def test_a_superuser_who_closes_an_open_cluster_is_told_who_it_is_from_then_on():
+    async with serving() as api:
+        await put(api, "/users/root", {"password": "a good password", "is_superuser": True}, {})
+        closed = (await put(api, "/access", {"mode": "required"}, ROOT)).json
+    assert (closed["mode"], closed["principal"], closed["is_superuser"]) == (
+        "required",
+        "User:root",
+        True,
+    )
+
+
+async def test_a_caller_without_credentials_that_closes_an_open_cluster_is_no_superuser_from_then_on():
+    async with serving() as api:
+        await put(api, "/users/root", {"password": "a good password", "is_superuser": True}, {})
+        closed = (await put(api, "/access", {"mode": "required"}, {})).json
+    assert (closed["principal"], closed["user"], closed["is_superuser"]) == (
+        "User:ANONYMOUS",
+        None,
+        False,
+    )
+
+
 async def test_a_user_is_made_changed_and_deleted(closed):
     api, _ = closed
     made = await put(api, "/users/ann", {"password": "her password"})
