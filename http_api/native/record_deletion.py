@@ -1,7 +1,5 @@
 """Native endpoint: deleting the oldest records of a partition."""
 
-import asyncio
-
 from aiohttp import web
 
 from http_api.describing.schemas import Fields
@@ -27,14 +25,11 @@ async def delete_records(call: Call) -> web.Response:
             raise InvalidFieldError(
                 f"the body: 'before_offset' is missing; give an offset, or '{LATEST}'"
             )
-    clock = asyncio.get_running_loop().time
-    began_s = clock()
-    await call.ports.metadata.note(
+    left_ms = await call.note(
         "delete_records",
         {"topic": call.names["topic"], "partition": partition, "before_offset": before},
         timeout_ms=timeout_ms,
     )
-    left_ms = max(1, timeout_ms - int((clock() - began_s) * 1000))
     start = await call.ports.deletions.delete_records(
         call.names["topic"], partition, before, timeout_ms=left_ms
     )

@@ -86,6 +86,17 @@ class Call:
         body = await self.body.whole()
         return parse_json(body) if body else {}
 
+    async def note(self, action: str, change: Mapping[str, object], *, timeout_ms: int) -> int:
+        """Write an action to the audit log before it happens; return the time that is left for it (ms, at least 1).
+
+        Raises:
+            NoQuorumError: the log cannot be written within the time, so the action must not happen.
+        """
+        clock = asyncio.get_running_loop().time
+        began_s = clock()
+        await self.ports.metadata.note(action, change, timeout_ms=timeout_ms)
+        return max(1, timeout_ms - int((clock() - began_s) * 1000))
+
     def check_groups(self, groups: Iterable[str]) -> None:
         """Check that the caller may create these groups, or commit offsets in them.
 

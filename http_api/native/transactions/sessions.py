@@ -1,6 +1,5 @@
 """Native endpoints: transactions that clients begin, write and end with separate requests, and a list of open ones."""
 
-import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -147,18 +146,14 @@ async def abort(call: Call) -> web.Response:
     Fields(await call.optional_json_body(), "the body", frozenset())
     transaction = _named(call)
     await authorize_transaction(call, transaction, is_abort=True)
-    timeout_ms = wait_ms(call.query(), call.ports.limits)
-    clock = asyncio.get_running_loop().time
-    began_s = clock()
-    await call.ports.metadata.note(
+    left_ms = await call.note(
         "abort_transaction",
         {
             "producer_id": transaction.producer_id,
             "producer_epoch": transaction.producer_epoch,
         },
-        timeout_ms=timeout_ms,
+        timeout_ms=wait_ms(call.query(), call.ports.limits),
     )
-    left_ms = max(1, timeout_ms - int((clock() - began_s) * 1000))
     ended = await call.ports.transactions.abort(transaction, timeout_ms=left_ms)
     return json_answer(
         {"aborted": True, "visible": ended.is_visible, "next_epoch": ended.next_epoch}
