@@ -1,9 +1,27 @@
-"""Check command lines of ``milena`` without running them."""
+"""Check command lines of ``milena``, and run them in this process."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
 
 import click
+import pytest
 
-from milena.cli import cli
+from milena.cli import cli, run
 from milena.commands.options import moved_to_front
+
+Runner = Callable[..., Awaitable[tuple[int, str, str]]]
+"""Runs ``milena`` with these words; returns its exit code, its output and its errors."""
+
+
+def runner(url: str, capsys: pytest.CaptureFixture[str]) -> Runner:
+    """Return a function that runs ``milena`` against a node."""
+
+    async def call(*words: str) -> tuple[int, str, str]:
+        code = await asyncio.to_thread(run, ["--url", url, *words])
+        printed = capsys.readouterr()
+        return code, printed.out, printed.err
+
+    return call
 
 
 def check_command_line(words: list[str]) -> None:

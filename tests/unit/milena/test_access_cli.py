@@ -1,12 +1,11 @@
 """``milena access`` and ``milena acls`` against a node on paper: what they print, ask and refuse."""
 
-import asyncio
 import io
 import json
 
 import pytest
 
-from milena import cli
+from tests.support.command_lines import runner
 from tests.support.fakes.api import FakeApi
 from tests.support.http.http_server import serving
 
@@ -27,12 +26,7 @@ async def api():
 
 @pytest.fixture
 def milena(api, capsys):
-    async def call(*words):
-        code = await asyncio.to_thread(cli.run, ["--url", api.url, *words])
-        printed = capsys.readouterr()
-        return code, printed.out, printed.err
-
-    return call
+    return runner(api.url, capsys)
 
 
 # -- the mode ----------------------------------------------------------------------------------------

@@ -1,14 +1,13 @@
 """Commands for nodes, partitions (``milena.commands.partitions``), topics and groups, against a node on paper."""
 
-import asyncio
 import json
 
 import pytest
 
-from milena import cli
 from milena.cluster.moves import with_replicas
 from milena.cluster.view import ClusterView, NodeView, PartitionView, TopicView
 from milena.records import TopicPartition
+from tests.support.command_lines import runner
 from tests.support.fakes.api import FakeApi
 from tests.support.http.http_server import serving
 
@@ -24,12 +23,7 @@ async def api():
 
 @pytest.fixture
 def milena(api, capsys):
-    async def call(*words):
-        code = await asyncio.to_thread(cli.run, ["--url", api.url, *words])
-        printed = capsys.readouterr()
-        return code, printed.out, printed.err
-
-    return call
+    return runner(api.url, capsys)
 
 
 def sent(api, method):

@@ -15,6 +15,7 @@ from milena import cli
 from milena.client import Client
 from milena.commands.target import EXIT_UNKNOWN
 from milena.model.build_kind import build_kind
+from tests.support.command_lines import runner
 from tests.support.fakes.api import FakeApi
 from tests.support.http.http_server import serving
 
@@ -28,12 +29,7 @@ async def api():
 
 @pytest.fixture
 def milena(api, capsys):
-    async def call(*words):
-        code = await asyncio.to_thread(cli.run, ["--url", api.url, *words])
-        printed = capsys.readouterr()
-        return code, printed.out, printed.err
-
-    return call
+    return runner(api.url, capsys)
 
 
 async def test_status_of_a_healthy_cluster_exits_0(api, milena):

@@ -1,13 +1,12 @@
 """``milena groups`` against a node on paper: what it prints, what it asks, what its exit codes say."""
 
-import asyncio
 import json
 
 import pytest
 
-from milena import cli
 from milena.cluster.group_admin import reset
 from milena.records import LastN
+from tests.support.command_lines import runner
 from tests.support.fakes.api import FakeApi
 from tests.support.http.http_server import serving
 
@@ -22,12 +21,7 @@ async def api():
 
 @pytest.fixture
 def milena(api, capsys):
-    async def call(*words):
-        code = await asyncio.to_thread(cli.run, ["--url", api.url, *words])
-        printed = capsys.readouterr()
-        return code, printed.out, printed.err
-
-    return call
+    return runner(api.url, capsys)
 
 
 async def test_list_has_a_line_a_group(api, milena):

@@ -1,12 +1,11 @@
 """``milena rebalance`` and ``milena reassignments`` against a node on paper."""
 
-import asyncio
 import json
 
 import pytest
 
-from milena import cli
 from milena.commands import rebalance
+from tests.support.command_lines import runner
 from tests.support.fakes.api import FakeApi
 from tests.support.http.http_server import serving
 
@@ -22,12 +21,7 @@ async def api():
 def milena(api, capsys, monkeypatch):
     monkeypatch.setattr(rebalance, "POLL_MS", 1)
 
-    async def call(*words):
-        code = await asyncio.to_thread(cli.run, ["--url", api.url, *words])
-        printed = capsys.readouterr()
-        return code, printed.out, printed.err
-
-    return call
+    return runner(api.url, capsys)
 
 
 def asked(api):

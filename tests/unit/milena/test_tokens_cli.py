@@ -1,14 +1,13 @@
 """``milena tokens`` against a node on paper: where the secret goes, and that nothing else shows it."""
 
-import asyncio
 import json
 import os
 import stat
 
 import pytest
 
-from milena import cli
 from milena.commands.access import tokens as token_commands
+from tests.support.command_lines import runner
 from tests.support.fakes.access_api import TOKEN_SECRET
 from tests.support.fakes.api import FakeApi
 from tests.support.http.http_server import serving
@@ -23,11 +22,12 @@ async def api():
 
 @pytest.fixture
 def milena(api, capsys):
+    run = runner(api.url, capsys)
+
     async def call(*words):
-        code = await asyncio.to_thread(cli.run, ["--url", api.url, *words])
-        printed = capsys.readouterr()
-        assert TOKEN_SECRET not in printed.err
-        return code, printed.out, printed.err
+        code, out, err = await run(*words)
+        assert TOKEN_SECRET not in err
+        return code, out, err
 
     return call
 

@@ -1,6 +1,5 @@
 """``milena users`` against a node on paper: where passwords come from, and that nothing shows them."""
 
-import asyncio
 import io
 import json
 import os
@@ -10,7 +9,7 @@ import sys
 
 import pytest
 
-from milena import cli
+from tests.support.command_lines import runner
 from tests.support.fakes.api import FakeApi
 from tests.support.http.http_server import serving
 
@@ -33,11 +32,12 @@ async def api():
 
 @pytest.fixture
 def milena(api, capsys):
+    run = runner(api.url, capsys)
+
     async def call(*words):
-        code = await asyncio.to_thread(cli.run, ["--url", api.url, *words])
-        printed = capsys.readouterr()
-        assert CANARY not in printed.out + printed.err
-        return code, printed.out, printed.err
+        code, out, err = await run(*words)
+        assert CANARY not in out + err
+        return code, out, err
 
     return call
 

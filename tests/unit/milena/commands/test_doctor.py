@@ -21,6 +21,7 @@ from milena.commands.health.diagnosis import (
     diagnose,
 )
 from milena.commands.health.status_watch import GroupLag
+from tests.support.command_lines import runner
 from tests.support.fakes.api import FakeApi
 from tests.support.http.http_server import serving
 
@@ -243,9 +244,7 @@ async def api():
 
 
 async def run(api, capsys, *words):
-    code = await asyncio.to_thread(cli.run, ["--url", api.url, "doctor", *words])
-    printed = capsys.readouterr()
-    return code, printed.out, printed.err
+    return await runner(api.url, capsys)("doctor", *words)
 
 
 async def test_a_healthy_cluster_exits_0(api, capsys):
