@@ -229,7 +229,7 @@ class Sender:
             raise self.fenced
         if self._options.is_sequenced:
             if lane.sequence.identity is None:
-                lane.sequence.begin(await self._identity_for(lane))
+                lane.sequence.begin(await self._identity_for(lane, shipment))
             shipment.stamp = lane.sequence.take(shipment.record_count)
         try:
             shipment.encoded = await self._encode(shipment)
@@ -316,9 +316,18 @@ class Sender:
             self._identity = await asyncio.shield(self._allocating)
         return self._identity
 
-    async def _identity_for(self, lane: Lane) -> ProducerIdentity:
+    async def _identity_for(self, lane: Lane, shipment: Shipment) -> ProducerIdentity:
+        left_ms = shipment.deadline_ms - self._clock.now_ms()
+        limit = asyncio.timeout(max(0.0, left_ms) / 1000)
         try:
-            return await self._identity_but(lane.sequence.spoiled)
+            async with limit:
+                return await self._identity_but(lane.sequence.spoiled)
+        except TimeoutError as error:
+            if not limit.expired():
+                raise
+            raise DeliveryTimeoutError(
+                f"not written within {self._options.delivery_timeout_ms:g} ms: no node gave a producer id"
+            ) from error
         except NotPermittedError as error:
             # The node's error is about a producer id and names no topic. Add the topic of these records.
             raise NotPermittedError(

@@ -105,7 +105,7 @@ class ScriptedCluster:
     def __init__(self, partitions: int = 1, **configs: str) -> None:
         self.logs: defaultdict[int, ScriptedLog] = defaultdict(ScriptedLog)
         self.identities = 0
-        self.identity_failures: list[Exception] = []
+        self.identity_failures: list[str | Exception] = []
         self.refreshes = 0
         self.stale_marks = 0
         self.leader_epochs: defaultdict[int, int] = defaultdict(int)
@@ -207,7 +207,11 @@ class ScriptedCluster:
 
     async def allocate_producer(self, name: str | None = None) -> ProducerIdentity:
         if self.identity_failures:
-            raise self.identity_failures.pop(0)
+            step = self.identity_failures.pop(0)
+            if isinstance(step, Exception):
+                raise step
+            assert step == "hang", step
+            await asyncio.Event().wait()
         self.identities += 1
         return ProducerIdentity(self.identities, 0)
 

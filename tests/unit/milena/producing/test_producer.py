@@ -33,6 +33,7 @@ from tests.support.fakes.scripted_cluster import (
     not_now,
     unknown,
 )
+from tests.support.time.virtual_time import LoopClock, virtual
 
 
 def new_producer(cluster, clock=None, **options):
@@ -290,6 +291,21 @@ async def test_a_record_that_was_never_written_in_time_is_known_not_to_be():
     assert cluster.logs[0].values == [b"next"]
     # Its sequence was not used, and is the next record's.
     assert cluster.identities == 1
+
+
+@virtual
+async def test_a_record_waits_for_a_producer_id_no_longer_than_for_its_delivery():
+    cluster, clock = ScriptedCluster(), LoopClock()
+    cluster.identity_failures = ["hang"]
+    async with new_producer(cluster, clock, delivery_timeout_ms=3000) as producer:
+        began_ms = clock.now_ms()
+        delivery = await producer.send("t", b"late")
+        with pytest.raises(
+            DeliveryTimeoutError, match="not written within 3000 ms: .* producer id"
+        ):
+            await delivery
+        assert clock.now_ms() - began_ms == pytest.approx(3000, abs=10)
+    assert cluster.logs[0].attempts == []
 
 
 @pytest.mark.parametrize("lost", ["lost answer", "lost request"])
