@@ -138,6 +138,7 @@ class KafkaConnection(asyncio.Protocol):
         self._is_held = False
         """Whether the budget of all clients stops this connection."""
         self._has_asked = False
+        self._is_draining = False
         self._began_s = self._since_s = self._loop.time()
         self._frame_since_s: float | None = None
         self._closing_since_s: float | None = None
@@ -194,7 +195,7 @@ class KafkaConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Take bytes of the client."""
-        if self._transport is None or self._transport.is_closing():
+        if self._transport is None or self._transport.is_closing() or self._is_draining:
             return
         try:
             frames = self._splitter.feed(data)
@@ -230,6 +231,13 @@ class KafkaConnection(asyncio.Protocol):
         if self._transport is not None:
             reset_when_closed(self._transport)
             self._transport.abort()
+
+    def drain(self) -> None:
+        """Start no more requests, and close the connection once those in work have their responses."""
+        self._is_draining = True
+        self._waiting.clear()
+        if not self.is_busy and self._transport is not None:
+            self._transport.close()
 
     def force_close(self) -> None:
         """Close the connection at once."""
@@ -318,7 +326,9 @@ class KafkaConnection(asyncio.Protocol):
         finally:
             self._task = None
             if self._transport is not None and not self._transport.is_closing():
-                if self._waiting:
+                if self._is_draining:
+                    self._transport.close()
+                elif self._waiting:
                     self._task = self._loop.create_task(self._serve())
                 else:
                     self._context.connections.rest(self)

@@ -53,6 +53,8 @@ class KafkaListener:
         self._membership = membership
         self._address = address
         self._open: set[KafkaConnection] = set()
+        self._emptied = asyncio.Event()
+        """Set when the last connection ends."""
         self._server: asyncio.Server | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._context = ListenerContext(
@@ -69,7 +71,7 @@ class KafkaListener:
             contained=contained,
             counts=counts,
             patience=patience,
-            on_closed=self._open.discard,
+            on_closed=self._on_closed,
         )
 
     def connection(self) -> KafkaConnection:
@@ -98,20 +100,26 @@ class KafkaListener:
         self._timer = loop.call_later(CHECK_S, self._check)
 
     async def close(self) -> None:
-        """Accept no more, give the requests in work a moment, and close all connections."""
+        """Accept no more, end long polls, give other requests in work a moment, and close all connections."""
         if self._timer is not None:
             self._timer.cancel()
-        if self._server is None:
-            return
-        self._server.close()
-        loop = asyncio.get_running_loop()
-        end_s = loop.time() + CLOSE_S
-        while (busy := [one for one in self._open if one.is_busy]) and loop.time() < end_s:
-            await asyncio.wait(
-                [asyncio.ensure_future(one.idle()) for one in busy], timeout=end_s - loop.time()
-            )
+        if self._server is not None:
+            self._server.close()
+        for connection in list(self._open):
+            connection.drain()
+        for poll in list(self._services.polls):
+            poll.end()
+        if self._open:
+            self._emptied.clear()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._emptied.wait(), CLOSE_S)
         for connection in list(self._open):
             connection.force_close()
+
+    def _on_closed(self, connection: KafkaConnection) -> None:
+        self._open.discard(connection)
+        if not self._open:
+            self._emptied.set()
 
     # -- telling the cluster ---------------------------------------------------------------------
 

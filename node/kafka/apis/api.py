@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from http_api.ports.node import ApiLimits
 from milena.disk.files import Buffer
@@ -49,6 +50,13 @@ class TopicRowKept:
     row: bytes
 
 
+class Poll(Protocol):
+    """A request that waits for something to happen."""
+
+    def end(self) -> None:
+        """Let the request have its response now."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KafkaServices:
     """The parts of the node that handlers use."""
@@ -70,6 +78,8 @@ class KafkaServices:
     access: AccessServices
     topic_rows: dict[tuple[str, int, bool], TopicRowKept] = field(default_factory=dict)
     """Rows of Metadata, by topic id, version, and whether they have operations."""
+    polls: set[Poll] = field(default_factory=set)
+    """Fetches that wait for records."""
     refused_batches: dict[tuple[str, int, int], tuple[int, int]] = field(default_factory=dict)
     """First sequence and monotonic time of a batch that was refused, by topic id, partition and producer id."""
 

@@ -38,6 +38,7 @@ class EndsWait:
     def __init__(self, bytes_min: int, *, is_uncommitted: bool) -> None:
         self._bytes_min = bytes_min
         self._is_uncommitted = is_uncommitted
+        self.has_ended = False
         self._woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._ends: dict[PartitionRunner, tuple[int, int, int]] = {}
         """The offset at which each partition is waited at, its leader epoch, and its bytes at the start."""
@@ -70,6 +71,11 @@ class EndsWait:
     def _wake(self) -> None:
         if not self._woken.done():
             self._woken.set_result(None)
+
+    def end(self) -> None:
+        """Stop waiting for good: the node stops."""
+        self.has_ended = True
+        self._wake()
 
     async def wait(self, timeout_s: float) -> None:
         """Wait until woken, or until the timeout passes."""
@@ -176,8 +182,8 @@ class _FetchRound:
         leader = leader_of(self._services, topic, part.partition) if has_moved else None
         return _Read(RecordsRow(part.partition, code, leader=leader), 0, None, part.offset)
 
-    async def wait(self, timeout_s: float) -> None:
-        """Wait until there is more to read than this round has found."""
+    async def wait(self, timeout_s: float) -> bool:
+        """Wait until there is more to read than this round has found; return whether the client may wait on."""
         request = self._request
         missing = max(1, min(request.bytes_min, self._services.limits.fetch_bytes_max) - self.size)
         waiting = EndsWait(missing, is_uncommitted=request.is_uncommitted)
@@ -185,9 +191,12 @@ class _FetchRound:
             for read in self.reads:
                 if read.runner is not None:
                     waiting.add(read.runner, read.next_offset)
+            self._services.polls.add(waiting)
             await waiting.wait(timeout_s)
         finally:
+            self._services.polls.discard(waiting)
             waiting.close()
+        return not waiting.has_ended
 
 
 async def _fetch(services: KafkaServices, call: KafkaCall) -> Body:
@@ -208,7 +217,8 @@ async def _fetch(services: KafkaServices, call: KafkaCall) -> Body:
             return encode_response(
                 call.version, found.topics, leaders=addresses_of(services, call, leaders)
             )
-        await found.wait(left_s)
+        if not await found.wait(left_s):
+            deadline_s = loop.time()
 
 
 APIS = (

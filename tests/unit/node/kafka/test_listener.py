@@ -2,8 +2,10 @@
 
 import asyncio
 
-from node.kafka.apis.api import KafkaAddress
-from tests.support.clusters.kafka_clients import KafkaClient, listener_of
+from node.kafka.apis.api import Api, Body, KafkaAddress, KafkaCall, KafkaServices
+from node.kafka.listener import CLOSE_S
+from node.kafka.wire import cold
+from tests.support.clusters.kafka_clients import KafkaClient, decoded, listener_of
 from tests.support.clusters.nodes import Cluster, cluster_of
 from tests.support.time.virtual_time import settle, virtual
 
@@ -49,3 +51,55 @@ async def test_above_the_bound_the_connection_that_is_idle_for_longest_goes() ->
         assert not second.transport.is_aborted
         assert not third.transport.is_aborted
         assert cluster.nodes[1].counts.kafka.connections == 2
+
+
+FETCH = 11
+
+
+def fetch_frame(wait_ms: int) -> bytes:
+    """A request that waits at the end of an empty partition."""
+    part = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1, "current_leader_epoch": -1}
+    topics = [{"topic": "t", "partitions": [part]}]
+    fields = {"max_wait_ms": wait_ms, "min_bytes": 1, "max_bytes": 1, "topics": topics}
+    return cold.encode_request(1, FETCH, fields)
+
+
+@virtual
+async def test_a_stop_ends_long_polls_at_once_and_starts_no_more() -> None:
+    async with cluster_of(Cluster(node_ids=(1,))) as cluster:
+        await cluster.create("t", (1,))
+        listener = listener_of(cluster.nodes[1])
+        client, idle = KafkaClient(listener.connection()), KafkaClient(listener.connection())
+        first = client.ask(1, FETCH, fetch_frame(20_000))
+        client.ask(1, FETCH, fetch_frame(20_000))
+        await settle()
+        assert client.answers() == []
+        began_s = asyncio.get_running_loop().time()
+        await listener.close()
+        assert asyncio.get_running_loop().time() - began_s < 0.1
+        ((correlation_id, body),) = client.answers()
+        assert correlation_id == first
+        (topic,) = decoded(1, FETCH, body).responses
+        assert [(part.error_code, part.high_watermark) for part in topic.partitions] == [(0, 0)]
+        assert client.transport.is_aborted
+        assert idle.transport.is_aborted
+        assert cluster.nodes[1].counts.kafka.connections == 0
+
+
+@virtual
+async def test_a_stop_gives_other_requests_a_moment_only() -> None:
+    async def hang(services: KafkaServices, call: KafkaCall) -> Body:
+        await asyncio.get_running_loop().create_future()
+        raise AssertionError
+
+    async with cluster_of(Cluster(node_ids=(1,))) as cluster:
+        apis = {1: Api(key=1, name="Fetch", first=0, last=FETCH, flexible_from=99, handle=hang)}
+        listener = listener_of(cluster.nodes[1], apis=apis)
+        client = KafkaClient(listener.connection())
+        client.ask(1, FETCH, fetch_frame(20_000))
+        await settle()
+        began_s = asyncio.get_running_loop().time()
+        await listener.close()
+        assert asyncio.get_running_loop().time() - began_s == CLOSE_S
+        await settle()
+        assert client.transport.is_aborted
