@@ -19,10 +19,10 @@ from milena.model.batch.header import (
 )
 from milena.model.batch.timestamps import USUAL_TIMESTAMPS, TimestampBounds
 from milena.model.batch.v2 import HEAD_BYTES, V2Head, check_v2, payload_of
-from milena.model.batch.v2_records import check_records, columns_in
+from milena.model.batch.v2_records import check_records, columns_in, encode_records
 from milena.model.codecs import compress, decompress_within
 from milena.model.errors import CorruptBatchError, InvalidRecordError, RequestTooLargeError
-from milena.model.types import NO_PRODUCER, Codec, TimestampType
+from milena.model.types import NO_PRODUCER, NO_TIMESTAMP, Codec, TimestampType
 
 PLAIN_BYTES_MAX = 32 << 20
 """Limit of the records of a batch once decompressed, for topics whose ``max.message.bytes`` is below a quarter of it.
@@ -49,7 +49,7 @@ def wrap_v2(
 ) -> tuple[bytes, BatchHeader]:
     """Check everything in a batch that a Kafka client encoded; return the batch that stores it, and its header.
 
-    The base offset and the leader epoch of the Kafka batch are ignored.
+    The base offset and the leader epoch of the Kafka batch are ignored. Records without a time (-1) get the node's.
 
     Args:
         batch: exactly one batch of version 2.
@@ -92,11 +92,16 @@ def wrap_v2(
             "give every record a key, or set the topic's cleanup.policy to delete",
             records=_keyless(plain, head, walked.keyless),
         )
+    is_timed = head.base_timestamp_ms + walked.least != NO_TIMESTAMP
+    if not is_timed:
+        plain = _with_times(plain, head, now_ms)
+        walked = check_records(plain, head.record_count)
     least = head.base_timestamp_ms + walked.least
     greatest = head.base_timestamp_ms + walked.greatest
     check_client_times(least, greatest, timestamps, now_ms)
     payload: bytes | memoryview = memoryview(batch)[V2_LEAD_BYTES:]
-    if codec is not None and codec is not own_codec:
+    codec = own_codec if codec is None else codec
+    if codec is not own_codec or not is_timed:
         fields = head.fields(
             attributes=head.attributes & ~CODEC_MASK | codec,
             max_timestamp_ms=greatest,
@@ -116,6 +121,20 @@ def wrap_v2(
     )
     wrapped = frame_batch(NO_STAMP, body, b"", payload)
     return wrapped, decode_header(wrapped)
+
+
+def _with_times(plain: bytes, head: V2Head, now_ms: int) -> bytes:
+    """Return the records with the node's time in place of none, and change ``head`` accordingly.
+
+    Retention and searches by time need a time, and records of HTTP clients without one get the node's, too.
+    """
+    columns = columns_in(plain, head.record_count, head.last_offset_delta)
+    deltas = columns.timestamp_deltas or [0] * head.record_count
+    times = [head.base_timestamp_ms + delta for delta in deltas]
+    times = [now_ms if time == NO_TIMESTAMP else time for time in times]
+    head.base_timestamp_ms = times[0]
+    columns.timestamp_deltas = [time - times[0] for time in times]
+    return encode_records(columns)
 
 
 def _keyless(plain: bytes, head: V2Head, first: int) -> tuple[int, ...]:

@@ -392,6 +392,33 @@ class TestRefused:
         assert caught.value.records == (2,)
         assert wrapped(encoded(ROWS[:2]), needs_keys=True)
 
+    @pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
+    @pytest.mark.parametrize("target", [None, Codec.ZSTD])
+    def test_records_without_a_time_get_the_nodes(self, codec: Codec, target: Codec | None) -> None:
+        """A client says so by -1, as librdkafka does if it is given that time."""
+        rows = numbered(*(KafkaRecord(b"v", b"k", time=time) for time in (-1, 5_000, -1, 0)))
+        sent = encoded(rows, base_time=0, attributes=int(codec), producer=(5, 1, 2))
+        kept, header = stored(sent, codec=target, timestamps=ANY_TIMESTAMP)
+        columns = decode_columns(kept, header)
+        assert list(timestamps_of(header, columns)) == [NOW_MS, 5_000, NOW_MS, 0]
+        assert rows_of(columns) == columns_of_rows(rows)
+        assert (header.base_timestamp_ms, header.max_timestamp_ms) == (NOW_MS, NOW_MS)
+        assert (header.producer_id, header.producer_epoch, header.base_sequence) == (5, 1, 2)
+        assert header.codec is (codec if target is None else target)
+        sent_on = decoded(fetched(kept, header))
+        assert [sent_on.base_time + row.time for row in sent_on.records] == [
+            NOW_MS,
+            5_000,
+            NOW_MS,
+            0,
+        ]
+        assert sent_on.max_time == NOW_MS
+
+    def test_a_time_before_1970(self) -> None:
+        with pytest.raises(InvalidRecordError, match="timestamp -2 is before 1970") as caught:
+            wrapped(encoded(numbered(KafkaRecord(time=-1), KafkaRecord(time=-2)), base_time=0))
+        assert caught.value.is_time
+
     @pytest.mark.parametrize("name", [b"\xff", b"a\xc3", b"\xed\xa0\x80"])
     def test_a_header_name_that_is_no_text(self, name: bytes) -> None:
         rows = numbered(KafkaRecord(), KafkaRecord(headers=[(name, b"v")]))
@@ -410,8 +437,8 @@ class TestRefused:
         [
             ([KafkaRecord(time=3_600_001)], NOW_MS),
             ([KafkaRecord(time=0), KafkaRecord(time=3_600_001, offset=1)], NOW_MS),
-            ([KafkaRecord(time=-NOW_MS - 1)], NOW_MS),
-            ([KafkaRecord()], -1),
+            ([KafkaRecord(time=-NOW_MS - 2)], NOW_MS),
+            ([KafkaRecord()], -2),
             ([KafkaRecord()], NOW_MS * 1000),
             ([KafkaRecord(time=2**62)], 2**62),
         ],
