@@ -144,7 +144,7 @@ class Node(Assembly):
         super().__init__(config, self._node_ports(clock))
         self._build_listener()
         self._runner: web.ServerRunner | None = None
-        self._kafka_socket: socket.socket | None = None
+        self._kafka_sockets: list[socket.socket] = []
         self._kafka = self._build_kafka()
 
     # -- building --------------------------------------------------------------------------------
@@ -221,7 +221,12 @@ class Node(Assembly):
         if self.config.kafka_listen is None:
             return None
         try:
-            from node.kafka.apis.api import KafkaAddress, KafkaServices  # noqa: PLC0415
+            from node.kafka.apis.api import (  # noqa: PLC0415
+                EXTERNAL,
+                INSIDE,
+                KafkaAddress,
+                KafkaServices,
+            )
             from node.kafka.identity import AccessServices  # noqa: PLC0415
             from node.kafka.listener import KafkaListener  # noqa: PLC0415
         except ModuleNotFoundError as error:
@@ -231,9 +236,11 @@ class Node(Assembly):
                 "kafka_listen needs kafka-python, which is not installed: pip install 'milena-node[kafka]'"
             ) from error
 
-        def address() -> KafkaAddress:
-            assert self._kafka_socket is not None, "it listens"
-            return KafkaAddress(*self.config.kafka_address(self._kafka_socket.getsockname()[1]))
+        def address(place: int) -> KafkaAddress:
+            host, port = self.config.kafka_address(
+                self._kafka_sockets[place].getsockname()[1], place
+            )
+            return KafkaAddress(host, port, (INSIDE, EXTERNAL)[place])
 
         return KafkaListener(
             services=KafkaServices(
@@ -260,7 +267,9 @@ class Node(Assembly):
             membership=self.membership,
             contained=self.counts.contained,
             counts=self.counts.kafka,
-            address=address,
+            addresses=[
+                partial(address, place) for place in range(len(self.config.kafka_listeners))
+            ],
             connections_max=self._connections_max(),
         )
 
@@ -319,8 +328,7 @@ class Node(Assembly):
         # Bind first: if the address is taken, the node must refuse to start before it uses up the clean-stop mark.
         self._api_socket = _bind(self.config.listen)
         self.api_port = self._api_socket.getsockname()[1]
-        if self.config.kafka_listen is not None:
-            self._kafka_socket = _bind(self.config.kafka_listen)
+        self._kafka_sockets += [_bind(listen) for listen, _ in self.config.kafka_listeners]
         # Recover logs before the quorum starts: its images give roles to replicas, which must exist already.
         await self.recover()
         await self.quorum.start()
@@ -351,9 +359,11 @@ class Node(Assembly):
         )
         await self._runner.setup()
         await web.SockSite(self._runner, self._api_socket, ssl_context=self._api_tls).start()
-        if self._kafka is not None and self._kafka_socket is not None:
-            await self._kafka.start(self._kafka_socket, self._api_tls)
-            logger.info("kafka listening address=%s:%d", *self._kafka_socket.getsockname()[:2])
+        if self._kafka is not None:
+            await self._kafka.start(self._kafka_sockets, self._api_tls)
+            texts = ("kafka listening address=%s:%d", "kafka listening externally address=%s:%d")
+            for text, bound in zip(texts, self._kafka_sockets, strict=False):
+                logger.info(text, *bound.getsockname()[:2])
         self.health.has_started = True
         logger.info("listening url=%s data_dir=%s", self.url, self.directory.root)
 

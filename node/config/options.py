@@ -98,6 +98,26 @@ class NodeConfig:
             says="the address of `kafka_listen`",
         ),
     )
+    kafka_external_listen: Address | None = field(
+        default=None,
+        metadata=option(
+            kinds.listen_address(),
+            "A second address where the node listens for Kafka clients. They learn the external addresses of all "
+            "nodes, and the clients of `kafka_listen` learn the others. So clients outside a network can reach the "
+            "nodes under other names than clients inside.",
+            NODE,
+            says="none",
+        ),
+    )
+    kafka_external_advertise: Address | None = field(
+        default=None,
+        metadata=option(
+            kinds.dial_address(),
+            "Address under which the Kafka clients of `kafka_external_listen` reach this node.",
+            NODE,
+            says="the address of `kafka_external_listen`",
+        ),
+    )
     rack: str | None = field(
         default=None,
         metadata=option(
@@ -803,10 +823,25 @@ class NodeConfig:
         address = self.reachable_peer_address
         return address._replace(port=address.port or port)
 
-    def kafka_address(self, port: int) -> Address:
-        """Return the address under which Kafka clients reach this node; ``port`` is the bound one."""
-        assert self.kafka_listen is not None, "the node has a Kafka interface"
-        return self.kafka_advertise or self.kafka_listen._replace(port=port)
+    @property
+    def kafka_listeners(self) -> tuple[tuple[Address, Address | None], ...]:
+        """Where the node listens for Kafka clients, and the address that it tells them instead."""
+        pairs = (
+            (self.kafka_listen, self.kafka_advertise),
+            (self.kafka_external_listen, self.kafka_external_advertise),
+        )
+        return tuple((listen, told) for listen, told in pairs if listen is not None)
+
+    def kafka_address(self, port: int, place: int = 0) -> Address:
+        """Return the address under which the clients of a Kafka listener reach this node.
+
+        ``port`` is the bound one. ``place``: that of the listener among ``kafka_listeners``.
+        """
+        listen, told = self.kafka_listeners[place]
+        if told is not None:
+            return told
+        host = socket.gethostname() if listen.is_wildcard else listen.host
+        return Address(host, port)
 
     @property
     def creates_topics(self) -> bool:

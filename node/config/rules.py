@@ -59,13 +59,21 @@ def check_config(config: NodeConfig) -> None:
 
 def _check_kafka(config: NodeConfig) -> None:
     """Refuse a Kafka interface that strangers could reach: it asks no client for credentials yet."""
-    if config.kafka_listen is None:
-        if config.kafka_advertise is not None:
-            raise StartupError("kafka_advertise is set and kafka_listen is not; set both, or none")
-        return
-    if not config.kafka_listen.is_loopback:
+    for name, needed in (
+        ("kafka_advertise", "kafka_listen"),
+        ("kafka_external_advertise", "kafka_external_listen"),
+        ("kafka_external_listen", "kafka_listen"),
+    ):
+        if getattr(config, name) is not None and getattr(config, needed) is None:
+            raise StartupError(f"{name} is set and {needed} is not; set both, or none")
+    for name, listen in (
+        ("kafka_listen", config.kafka_listen),
+        ("kafka_external_listen", config.kafka_external_listen),
+    ):
+        if listen is None or listen.is_loopback:
+            continue
         raise StartupError(
-            f"kafka_listen = {config.kafka_listen} is open beyond this machine, and the Kafka interface checks no "
+            f"{name} = {listen} is open beyond this machine, and the Kafka interface checks no "
             "rights yet; use an address of this machine, such as 127.0.0.1:9092"
         )
 

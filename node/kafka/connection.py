@@ -84,8 +84,6 @@ class ListenerContext:
 
     services: KafkaServices
     apis: Mapping[int, Api]
-    address: Callable[[], KafkaAddress]
-    """Where clients reach the listener."""
     frame_bytes_max: int
     budget: FrameBudget
     strangers_budget: FrameBudget
@@ -117,8 +115,10 @@ class KafkaConnection(asyncio.Protocol):
         A task runs exactly while there are frames in ``_waiting`` or requests that it has started are not pipelined.
     """
 
-    def __init__(self, context: ListenerContext) -> None:
+    def __init__(self, context: ListenerContext, address: Callable[[], KafkaAddress]) -> None:
+        """Make a connection. ``address``: where clients reach the socket that accepted it."""
         self._context = context
+        self._address = address
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._host = ""
@@ -355,7 +355,7 @@ class KafkaConnection(asyncio.Protocol):
             head.version,
             client_id,
             reader,
-            address=self._context.address(),
+            address=self._address(),
             identity=self._identity,
         )
         answer: asyncio.Future[Body | None]

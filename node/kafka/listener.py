@@ -1,10 +1,15 @@
-"""The listener: accepts connections, bounds them, and tells the cluster where Kafka clients reach this node."""
+"""The listener: accepts connections, bounds them, and tells the cluster where Kafka clients reach this node.
+
+It listens at up to two addresses: one for clients inside, and one for those that reach the brokers under other
+addresses. Both share all bounds.
+"""
 
 import asyncio
 import socket
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 
 from http_api.serving.connections import Connections
 from http_api.streaming.unsent import UnsentAnswers
@@ -13,7 +18,6 @@ from milena.model.errors import MilenaError
 from node.config.budgets import LASTING_RETRY_MS, LONG_PROPOSE_MS
 from node.control.membership import Membership
 from node.kafka.apis.api import Api, KafkaAddress, KafkaServices
-from node.kafka.apis.metadata import LISTENER
 from node.kafka.apis.registry import APIS
 from node.kafka.budget import FrameBudget
 from node.kafka.connection import KafkaConnection, KafkaPatience, ListenerContext
@@ -42,25 +46,27 @@ class KafkaListener:
         membership: Membership,
         contained: ContainedErrors,
         counts: KafkaCounts,
-        address: Callable[[], KafkaAddress],
+        addresses: Sequence[Callable[[], KafkaAddress]],
         connections_max: int,
         apis: Mapping[int, Api] = APIS,
         patience: KafkaPatience = PATIENCE,
     ) -> None:
-        """Build a listener that accepts nothing yet. ``address``: where clients reach it, once it listens."""
+        """Build a listener that accepts nothing yet.
+
+        ``addresses``: where clients reach each of its sockets, once it listens.
+        """
         limits = services.limits
         self._services = services
         self._membership = membership
-        self._address = address
+        self._addresses = tuple(addresses)
         self._open: set[KafkaConnection] = set()
         self._emptied = asyncio.Event()
         """Set when the last connection ends."""
-        self._server: asyncio.Server | None = None
+        self._servers: list[asyncio.Server] = []
         self._timer: asyncio.TimerHandle | None = None
         self._context = ListenerContext(
             services=services,
             apis=apis,
-            address=address,
             frame_bytes_max=min(FRAME_BYTES_MAX, limits.request_bytes_max),
             budget=FrameBudget(limits.bytes_in_flight_max),
             strangers_budget=FrameBudget(limits.bytes_in_flight_max // STRANGERS),
@@ -74,22 +80,32 @@ class KafkaListener:
             on_closed=self._on_closed,
         )
 
-    def connection(self) -> KafkaConnection:
-        """Return the protocol of a new connection."""
-        made = KafkaConnection(self._context)
+    def connection(self, place: int = 0) -> KafkaConnection:
+        """Return the protocol of a new connection. ``place``: that of its socket among all."""
+        made = KafkaConnection(self._context, self._addresses[place])
         self._open.add(made)
         return made
 
-    async def start(self, bound: socket.socket, tls: ssl.SSLContext | None = None) -> None:
-        """Accept connections on a socket that is bound. ``tls``: that of the API's port; None: no TLS."""
+    async def start(
+        self, bound: Sequence[socket.socket], tls: ssl.SSLContext | None = None
+    ) -> None:
+        """Accept connections on sockets that are bound, one for each address.
+
+        ``tls``: that of the API's port; None: no TLS.
+        """
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(
-            self.connection,
-            sock=bound,
-            backlog=1024,
-            ssl=tls,
-            ssl_handshake_timeout=None if tls is None else self._context.patience.handshake_s,
-        )
+        for place in range(len(self._addresses)):
+            self._servers.append(
+                await loop.create_server(
+                    partial(self.connection, place),
+                    sock=bound[place],
+                    backlog=1024,
+                    ssl=tls,
+                    ssl_handshake_timeout=None
+                    if tls is None
+                    else self._context.patience.handshake_s,
+                )
+            )
         self._check()
 
     def _check(self) -> None:
@@ -103,8 +119,8 @@ class KafkaListener:
         """Accept no more, end long polls, give other requests in work a moment, and close all connections."""
         if self._timer is not None:
             self._timer.cancel()
-        if self._server is not None:
-            self._server.close()
+        for server in self._servers:
+            server.close()
         for connection in list(self._open):
             connection.drain()
         for poll in list(self._services.polls):
@@ -125,11 +141,11 @@ class KafkaListener:
 
     async def advertise(self) -> None:
         """Keep this broker's address in the replicated state up to date, while the node runs."""
-        await advertise(self._services, self._membership, self._addresses)
+        await advertise(self._services, self._membership, self._row)
 
-    def _addresses(self) -> tuple[tuple[str, str, int], ...]:
-        address = self._address()
-        return ((LISTENER, address.host, address.port),)
+    def _row(self) -> tuple[tuple[str, str, int], ...]:
+        found = [address() for address in self._addresses]
+        return tuple(sorted((one.listener, one.host, one.port) for one in found))
 
 
 async def advertise(

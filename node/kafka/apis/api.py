@@ -32,12 +32,18 @@ COLD_BYTES_MAX = 256 << 10
 """The largest request that is not on the path of records. Its decoder makes an object of every few bytes."""
 
 
+INSIDE, EXTERNAL = "plain", "external"
+"""The listeners of a node, as the broker's row in the replicated state names them: the first one, and one for clients
+that reach the brokers under other addresses."""
+
+
 @dataclass(frozen=True, slots=True)
 class KafkaAddress:
-    """Where clients reach the listener of a broker."""
+    """Where clients reach a listener of a broker. ``listener``: its name."""
 
     host: str
     port: int
+    listener: str = INSIDE
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +82,8 @@ class KafkaServices:
     clock: Clock
     limits: ApiLimits
     access: AccessServices
-    topic_rows: dict[tuple[str, int, bool], TopicRowKept] = field(default_factory=dict)
-    """Rows of Metadata, by topic id, version, and whether they have operations."""
+    topic_rows: dict[tuple[str, int, bool, str], TopicRowKept] = field(default_factory=dict)
+    """Rows of Metadata, by topic id, version, whether they have operations, and listener."""
     polls: set[Poll] = field(default_factory=set)
     """Fetches that wait for records."""
     refused_batches: dict[tuple[str, int, int], tuple[int, int]] = field(default_factory=dict)

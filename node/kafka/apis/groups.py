@@ -20,7 +20,7 @@ from milena.model.errors import (
 from node.groups.classic.calls import JoinAnswer, JoinRequest, LeavingMember, SyncRequest
 from node.kafka.apis.api import Api, Body, KafkaCall, KafkaServices
 from node.kafka.apis.items import ITEMS_MAX
-from node.kafka.apis.metadata import LISTENER, is_reachable
+from node.kafka.apis.metadata import reachable_at
 from node.kafka.wire.primitives import MalformedFrameError
 from raft_meta.machine.groups import group_rules
 
@@ -114,8 +114,8 @@ def _found(
     if broker_id == own:
         return KafkaCode.NONE, own, here.host, here.port
     broker = None if broker_id is None else image.brokers.get(broker_id)
-    address = None if broker is None else broker.kafka_address(LISTENER)
-    if broker_id is None or address is None or not is_reachable(broker):
+    address = reachable_at(broker, here.listener)
+    if broker_id is None or address is None:
         return KafkaCode.COORDINATOR_NOT_AVAILABLE, -1, "", -1
     return KafkaCode.NONE, broker_id, *address
 

@@ -1,6 +1,7 @@
 """Metadata (3): brokers, topics, and the leaders of their partitions.
 
-A broker without the listener is left out. A partition that it leads has LISTENER_NOT_FOUND. A missing topic is created
+Addresses are those of the listener that the request came on. A broker without this listener is left out. A partition
+that it leads has LISTENER_NOT_FOUND. A missing topic is created
 under the node's rule (``auto_create_topics``), if the client allows that.
 """
 
@@ -24,8 +25,6 @@ from node.kafka.wire.primitives import NULL_UUID
 from raft_meta.machine.access import audit
 from raft_meta.machine.image import Broker, Image, Partition, Topic
 
-LISTENER = "plain"
-"""The listener whose addresses Metadata has."""
 LISTENER_CODE_FROM = 6
 """The first version whose clients know LISTENER_NOT_FOUND."""
 ROWS_MAX = 10_000
@@ -44,13 +43,19 @@ CLUSTER_OPERATIONS = _operations(5, 7, 8, 9, 10, 11, 12)
 
 
 def _encoded_row(
-    services: KafkaServices, image: Image, topic: Topic, *, version: int, operations: int
+    services: KafkaServices,
+    image: Image,
+    topic: Topic,
+    *,
+    version: int,
+    operations: int,
+    listener: str,
 ) -> bytes:
     """Return the row of a topic. It is kept: a topic with a thousand partitions takes a millisecond to encode."""
     states = tuple(
         image.partitions.get((topic.topic_id, number)) for number in range(topic.partition_count)
     )
-    key = (topic.topic_id, version, operations != OPERATIONS_UNKNOWN)
+    key = (topic.topic_id, version, operations != OPERATIONS_UNKNOWN, listener)
     found = services.topic_rows.get(key)
     if (
         found is not None
@@ -61,7 +66,8 @@ def _encoded_row(
         return found.row
     own = services.metadata.node_id
     parts = tuple(
-        partition_row(image, number, state, own, version) for number, state in enumerate(states)
+        partition_row(image, number, state, own=own, version=version, listener=listener)
+        for number, state in enumerate(states)
     )
     row = encode_topic(_topic_row(topic, parts, operations), version)
     if len(services.topic_rows) >= ROWS_MAX:
@@ -70,17 +76,24 @@ def _encoded_row(
     return row
 
 
-def is_reachable(broker: Broker | None) -> bool:
-    """Return whether Kafka clients can reach the broker now."""
-    return (
-        broker is not None and not broker.is_fenced and broker.kafka_address(LISTENER) is not None
-    )
+def reachable_at(broker: Broker | None, listener: str) -> tuple[str, int] | None:
+    """Return where Kafka clients of a listener reach the broker now; None: they cannot."""
+    return None if broker is None or broker.is_fenced else broker.kafka_address(listener)
 
 
 def partition_row(
-    image: Image, number: int, state: Partition | None, own: int, version: int
+    image: Image,
+    number: int,
+    state: Partition | None,
+    *,
+    own: int,
+    version: int,
+    listener: str,
 ) -> PartitionMetadata:
-    """Return a partition as clients of this node (``own``) see it. ``version``: that of their Metadata request."""
+    """Return a partition as clients of a listener of this node (``own``) see it.
+
+    ``version``: that of their Metadata request.
+    """
     if state is None:
         return PartitionMetadata(KafkaCode.LEADER_NOT_AVAILABLE, number, -1, -1, (), (), ())
     offline = tuple(
@@ -91,7 +104,7 @@ def partition_row(
     leader, code = state.leader, KafkaCode.NONE
     if leader is None:
         leader, code = -1, KafkaCode.LEADER_NOT_AVAILABLE
-    elif leader != own and not is_reachable(image.brokers.get(leader)):
+    elif leader != own and reachable_at(image.brokers.get(leader), listener) is None:
         has_code = version >= LISTENER_CODE_FROM
         code = KafkaCode.LISTENER_NOT_FOUND if has_code else KafkaCode.LEADER_NOT_AVAILABLE
         leader = -1
@@ -122,9 +135,7 @@ def brokers_of(services: KafkaServices, call: KafkaCall) -> list[BrokerRow]:
         rack = None if broker is None else broker.rack
         if broker_id == own:
             rows.append(BrokerRow(own, call.address.host, call.address.port, rack))
-        elif broker is not None and is_reachable(broker):
-            address = broker.kafka_address(LISTENER)
-            assert address is not None, "a broker that is reachable has an address"
+        elif (address := reachable_at(broker, call.address.listener)) is not None:
             rows.append(BrokerRow(broker_id, *address, rack))
     return rows
 
@@ -163,7 +174,14 @@ async def _metadata(services: KafkaServices, call: KafkaCall) -> Body:
     operations = TOPIC_OPERATIONS if request.wants_topic_operations else OPERATIONS_UNKNOWN
 
     def row(topic: Topic) -> bytes:
-        return _encoded_row(services, image, topic, version=call.version, operations=operations)
+        return _encoded_row(
+            services,
+            image,
+            topic,
+            version=call.version,
+            operations=operations,
+            listener=call.address.listener,
+        )
 
     def refused(code: int, name: str | None, topic_id: bytes = NULL_UUID) -> bytes:
         return encode_topic(TopicRow(call.note(code), name, topic_id), call.version)

@@ -258,7 +258,7 @@ async def _describe_topic_partitions(services: KafkaServices, call: KafkaCall) -
             rows.append({"error_code": code, "name": name, "partitions": []})
             continue
         numbers = range(first, min(topic.partition_count, first + left))
-        rows.append(_topic_row(services, topic, numbers))
+        rows.append(_topic_row(services, call, topic, numbers))
         left -= len(numbers)
         end, first = first + len(numbers), 0
         if end < topic.partition_count:
@@ -267,21 +267,32 @@ async def _describe_topic_partitions(services: KafkaServices, call: KafkaCall) -
     return call.answer({"topics": rows, "next_cursor": next_cursor})
 
 
-def _topic_row(services: KafkaServices, topic: Topic, numbers: Iterable[int]) -> dict[str, Any]:
+def _topic_row(
+    services: KafkaServices, call: KafkaCall, topic: Topic, numbers: Iterable[int]
+) -> dict[str, Any]:
     return {
         "error_code": KafkaCode.NONE,
         "name": topic.name,
         "topic_id": UUID(hex=topic.topic_id),
         "is_internal": topic.name == audit.TOPIC,
-        "partitions": [_partition_fields(services, topic, number) for number in numbers],
+        "partitions": [_partition_fields(services, call, topic, number) for number in numbers],
         "topic_authorized_operations": TOPIC_OPERATIONS,
     }
 
 
-def _partition_fields(services: KafkaServices, topic: Topic, number: int) -> dict[str, Any]:
+def _partition_fields(
+    services: KafkaServices, call: KafkaCall, topic: Topic, number: int
+) -> dict[str, Any]:
     image = services.metadata.image
     state = image.partition(topic.topic_id, number)
-    row = partition_row(image, number, state, services.metadata.node_id, LISTENER_CODE_FROM)
+    row = partition_row(
+        image,
+        number,
+        state,
+        own=services.metadata.node_id,
+        version=LISTENER_CODE_FROM,
+        listener=call.address.listener,
+    )
     return {
         "error_code": row.error_code,
         "partition_index": number,

@@ -43,7 +43,10 @@ PAGE = (Path(__file__).parents[3] / "docs" / "kafka.md").read_text(encoding="utf
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     with running_cluster(
-        tmp_path_factory.mktemp("kafka"), kafka_listen="127.0.0.1:0", auto_create_topics="true"
+        tmp_path_factory.mktemp("kafka"),
+        kafka_listen="127.0.0.1:0",
+        kafka_external_listen="127.0.0.1:0",
+        auto_create_topics="true",
     ) as found:
         eventually(lambda: len(brokers(found)) == 3)
         yield found
@@ -53,8 +56,9 @@ def bootstrap(cluster: LocalCluster) -> str:
     return ",".join(kafka_address(node) for node in cluster.nodes if node.process.is_running)
 
 
-def brokers(cluster: LocalCluster) -> dict[int, str]:
-    admin = AdminClient({"bootstrap.servers": kafka_address(cluster.nodes[0])})
+def brokers(cluster: LocalCluster, *, is_external: bool = False) -> dict[int, str]:
+    address = kafka_address(cluster.nodes[0], is_external=is_external)
+    admin = AdminClient({"bootstrap.servers": address})
     found = admin.list_topics(timeout=DEADLINE_S).brokers
     return {broker_id: f"{one.host}:{one.port}" for broker_id, one in found.items()}
 
@@ -114,6 +118,19 @@ def consumed(
 
 def test_every_node_tells_where_all_are(cluster: LocalCluster) -> None:
     assert brokers(cluster) == {node.node_id: kafka_address(node) for node in cluster.nodes}
+
+
+def test_clients_of_the_external_address_stay_there(cluster: LocalCluster) -> None:
+    outside = {node.node_id: kafka_address(node, is_external=True) for node in cluster.nodes}
+    assert not set(outside.values()) & set(brokers(cluster).values())
+    assert brokers(cluster, is_external=True) == outside
+    topic = create_topic(cluster.nodes[0], "outside", partitions=3)
+    found = {"bootstrap.servers": outside[2]}
+    sent = Sent(cluster, **found)
+    for number in range(30):
+        sent.send(topic, f"v{number}", partition=number % 3)
+    sent.finish()
+    assert len(consumed(cluster, topic, 30, (0, 1, 2), **found)) == 30
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])

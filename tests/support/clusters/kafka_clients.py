@@ -186,6 +186,7 @@ def listener_of(
     patience: KafkaPatience = PATIENCE,
     apis: Mapping[int, Api] = APIS,
     address: Callable[[], KafkaAddress] = lambda: KafkaAddress("127.0.0.1", 9092),
+    external: Callable[[], KafkaAddress] | None = None,
 ) -> KafkaListener:
     """The Kafka interface of a node that listens nowhere."""
     services = services_of(node)
@@ -199,7 +200,7 @@ def listener_of(
         membership=node.membership,
         contained=node.counts.contained,
         counts=node.counts.kafka,
-        address=address,
+        addresses=(address,) if external is None else (address, external),
         connections_max=connections_max,
         patience=patience,
         apis=apis,

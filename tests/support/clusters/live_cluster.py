@@ -44,7 +44,7 @@ UNREACHED = b'"error_code":50302'
 """The error code of a refusal because the leader did not respond. A node waits two seconds for another node's reads."""
 ELECTION_S_MAX = 20.0
 SECRET = "local-cluster"
-KAFKA_LISTENS = re.compile(r"kafka listening address=(\S+)")
+KAFKA_LISTENS = re.compile(r"kafka listening (|externally )address=(\S+)")
 BATCH = "application/vnd.milena.batch"
 BASE_TIMESTAMP_MS = (int(time.time()) - 3600) * 1000
 """The base timestamp of encoded batches: an hour ago. Retention would delete much older records."""
@@ -362,10 +362,10 @@ def write_batch(
     return call_with(node, f"POST {path}", batch, query, content_type=BATCH)
 
 
-def kafka_address(node: LocalNode) -> str:
+def kafka_address(node: LocalNode, *, is_external: bool = False) -> str:
     """Return where Kafka clients reach the node. Its log has the port that the listener got."""
-    found: list[str] = KAFKA_LISTENS.findall(node.log_path.read_text(encoding="utf-8"))
-    return found[-1]
+    lines = KAFKA_LISTENS.findall(node.log_path.read_text(encoding="utf-8"))
+    return str([address for kind, address in lines if bool(kind) == is_external][-1])
 
 
 def metric(node: LocalNode, name: str, **labels: object) -> float:

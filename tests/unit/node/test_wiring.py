@@ -90,8 +90,7 @@ async def test_a_node_takes_kafka_clients_until_it_stops(
     stop = asyncio.Event()
     await node.start()
     serving = asyncio.create_task(node.serve(stop))
-    assert node._kafka_socket is not None
-    port = node._kafka_socket.getsockname()[1]
+    port = node._kafka_sockets[0].getsockname()[1]
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     async with asyncio.timeout(60):
         while not node.metadata.image.brokers or (

@@ -157,6 +157,15 @@ def test_variables_of_other_programs_and_of_service_links_are_left_alone():
         ({"peer_listen": "0.0.0.0:7082"}, "open beyond this machine and nothing protects it"),
         ({"peer_listen": "10.1.2.3:7082"}, "set MILENA_CLUSTER_SECRET or cluster_secret_file"),
         ({"kafka_advertise": "a:9092"}, "kafka_advertise is set and kafka_listen is not"),
+        ({"kafka_external_listen": "127.0.0.1:1"}, "and kafka_listen is not; set both"),
+        (
+            {"kafka_listen": "127.0.0.1:1", "kafka_external_advertise": "a:9092"},
+            "kafka_external_advertise is set and kafka_external_listen is not",
+        ),
+        (
+            {"kafka_listen": "127.0.0.1:1", "kafka_external_listen": "10.1.2.3:9092"},
+            "kafka_external_listen = 10.1.2.3:9092 is open beyond this machine",
+        ),
         ({"kafka_listen": "0.0.0.0:9092"}, "use an address of this machine"),
         ({"kafka_listen": "10.1.2.3:9092"}, "open beyond this machine"),
     ],
@@ -174,6 +183,18 @@ def test_kafka_clients_reach_a_node_where_it_listens_or_where_it_says():
     assert str(config.kafka_address(9092)) == "127.0.0.1:9092"
     told = load({"kafka_listen": "localhost:9092", "kafka_advertise": "node-1.example.org:19092"})
     assert str(told.kafka_address(9092)) == "node-1.example.org:19092"
+
+
+def test_kafka_clients_outside_reach_a_node_under_another_address():
+    both = {"kafka_listen": "127.0.0.1:9092", "kafka_external_listen": "127.0.0.1:0"}
+    config = load(both)
+    assert [str(config.kafka_address(19092, place)) for place in (0, 1)] == [
+        "127.0.0.1:19092",
+        "127.0.0.1:19092",
+    ]
+    told = load({**both, "kafka_external_advertise": "node-1.example.org:9094"})
+    assert str(told.kafka_address(9092)) == "127.0.0.1:9092"
+    assert str(told.kafka_address(19092, 1)) == "node-1.example.org:9094"
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "[::1]", "localhost"])

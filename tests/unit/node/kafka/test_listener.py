@@ -2,7 +2,7 @@
 
 import asyncio
 
-from node.kafka.apis.api import Api, Body, KafkaAddress, KafkaCall, KafkaServices
+from node.kafka.apis.api import EXTERNAL, Api, Body, KafkaAddress, KafkaCall, KafkaServices
 from node.kafka.listener import CLOSE_S
 from node.kafka.wire import cold
 from tests.support.clusters.kafka_clients import KafkaClient, decoded, listener_of
@@ -29,6 +29,21 @@ async def test_the_cluster_learns_the_address_again_after_a_restart() -> None:
             await cluster.restart(1)
             await cluster.until(lambda: cluster.nodes[1].membership.is_unfenced)
             assert cluster.image.brokers[1].kafka_addresses == ()
+
+
+@virtual
+async def test_the_cluster_learns_the_address_of_each_socket() -> None:
+    async with cluster_of() as cluster:
+        listener = listener_of(
+            cluster.nodes[1], external=lambda: KafkaAddress("a.example.org", 9094, EXTERNAL)
+        )
+        telling = asyncio.create_task(listener.advertise())
+        await cluster.until(lambda: cluster.image.brokers[1].kafka_addresses != ())
+        telling.cancel()
+        assert cluster.image.brokers[1].kafka_addresses == (
+            ("external", "a.example.org", 9094),
+            ("plain", "127.0.0.1", 9092),
+        )
 
 
 @virtual

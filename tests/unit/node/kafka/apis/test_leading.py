@@ -1,11 +1,11 @@
 """Which partitions a node serves to Kafka clients, and whom it names instead."""
 
-from node.kafka.apis.api import KafkaCall
+from node.kafka.apis.api import KafkaAddress, KafkaCall
 from node.kafka.apis.leading import addresses_of, leader_of, led_here
 from node.kafka.apis.registry import APIS
 from node.kafka.identity import ConnectionIdentity
 from node.kafka.wire.primitives import WireReader
-from tests.support.clusters.kafka_clients import listener_of, services_of
+from tests.support.clusters.kafka_clients import services_of
 from tests.support.clusters.nodes import cluster_of
 from tests.support.time.virtual_time import virtual
 
@@ -29,7 +29,7 @@ async def test_a_partition_is_served_by_its_leader_in_its_epoch() -> None:
 async def test_only_addresses_of_leaders_that_clients_reach_are_told() -> None:
     async with cluster_of() as cluster:
         services = services_of(cluster.nodes[1])
-        address = listener_of(cluster.nodes[1])._context.address()
+        address = KafkaAddress("127.0.0.1", 9092)
         call = KafkaCall(
             APIS[0],
             11,

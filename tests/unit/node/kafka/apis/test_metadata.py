@@ -7,19 +7,26 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from node.kafka.apis import metadata
-from node.kafka.apis.api import KafkaAddress
+from node.kafka.apis.api import EXTERNAL, KafkaAddress
 from tests.support.clusters.kafka_clients import KafkaClient, listener_of
 from tests.support.clusters.nodes import Cluster, cluster_of
 from tests.support.time.virtual_time import virtual
 
 
 @asynccontextmanager
-async def clients_of(cluster: Cluster, *node_ids: int) -> AsyncIterator[dict[int, KafkaClient]]:
-    """Clients of these nodes, which have the interface and have told the others."""
+async def clients_of(
+    cluster: Cluster, *node_ids: int, external: int | None = None
+) -> AsyncIterator[dict[int, KafkaClient]]:
+    """Clients of these nodes, which have the interface and have told the others.
+
+    ``external``: the node that listens for clients outside, too; its client (0) is one of those.
+    """
+    outside = KafkaAddress("outside.example.org", 9094, EXTERNAL)
     listeners = {
         node_id: listener_of(
             cluster.nodes[node_id],
             address=lambda node_id=node_id: KafkaAddress("127.0.0.1", 9091 + node_id),
+            external=(lambda: outside) if node_id == external else None,
         )
         for node_id in node_ids
     }
@@ -31,8 +38,11 @@ async def clients_of(cluster: Cluster, *node_ids: int) -> AsyncIterator[dict[int
             for node_id in node_ids
         )
     )
+    clients = {i: KafkaClient(listener.connection()) for i, listener in listeners.items()}
+    if external is not None:
+        clients[0] = KafkaClient(listeners[external].connection(1))
     try:
-        yield {i: KafkaClient(listener.connection()) for i, listener in listeners.items()}
+        yield clients
     finally:
         for task in tasks:
             task.cancel()
@@ -50,6 +60,40 @@ async def test_every_node_tells_of_all_that_have_the_interface() -> None:
             assert brokers(found) == [(i, "127.0.0.1", 9091 + i) for i in (1, 2, 3)]
             assert found.controller_id == node_id
             assert found.cluster_id == cluster.image.cluster_id
+
+
+@virtual
+async def test_clients_learn_the_addresses_of_the_listener_that_they_came_on() -> None:
+    outside = [(2, "outside.example.org", 9094)]
+    async with cluster_of() as cluster, clients_of(cluster, 1, 2, external=2) as clients:
+        await cluster.create("t", (1, 2, 3), (2, 3, 1))
+        for _ in range(2):  # a kept row of a topic must not go to clients of the other listener
+            inside, found = [await clients[i].call(3, 9, topics=[{"name": "t"}]) for i in (2, 0)]
+            assert brokers(inside) == [(1, "127.0.0.1", 9092), (2, "127.0.0.1", 9093)]
+            assert brokers(found) == outside
+            codes = [
+                [(part.error_code, part.leader_id) for part in answer.topics[0].partitions]
+                for answer in (inside, found)
+            ]
+            assert codes == [[(0, 1), (0, 2)], [(72, -1), (0, 2)]]
+        described = await clients[0].call(60, 0)
+        assert [(b.broker_id, b.host, b.port) for b in described.brokers] == outside
+        topic = (await clients[0].call(75, 0, topics=[{"name": "t"}])).topics[0]
+        assert [part.leader_id for part in topic.partitions] == [-1, 2]
+
+
+@virtual
+async def test_the_coordinator_is_found_at_the_address_of_the_same_listener() -> None:
+    async with cluster_of() as cluster, clients_of(cluster, 1, 2, 3, external=2) as clients:
+        service = cluster.nodes[1].groups.classic
+        names = {service.find_coordinator(f"g{i}"): f"g{i}" for i in range(50)}
+        for client, addresses in (
+            (clients[1], {i: (0, "127.0.0.1", 9091 + i) for i in (1, 2, 3)}),
+            (clients[0], {1: (15, "", -1), 2: (0, "outside.example.org", 9094), 3: (15, "", -1)}),
+        ):
+            for node_id, expected in addresses.items():
+                found = await client.call(10, 3, key=names[node_id], key_type=0)
+                assert (found.error_code, found.host, found.port) == expected
 
 
 @virtual
