@@ -5,7 +5,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import aiohttp
@@ -89,8 +89,9 @@ class LocalCluster:
         node_count: int = 3,
         environment: Mapping[str, str] | None = None,
         credentials: Credentials = ANONYMOUS,
+        racks: Sequence[str] = (),
     ) -> None:
-        """``credentials`` are for the readiness checks of a cluster with access control."""
+        """``credentials`` are for the readiness checks of a cluster with access control. ``racks``: one a node."""
         self._credentials = credentials
         directory.mkdir(parents=True, exist_ok=True)
         ports = free_ports(2 * node_count)
@@ -101,8 +102,9 @@ class LocalCluster:
         peers = ",".join(node.peer for node in self.nodes)
         inherited = {k: v for k, v in os.environ.items() if not k.startswith("MILENA_")}
         secret = {"MILENA_CLUSTER_SECRET": "local-cluster"}
-        for node in self.nodes:
-            node.prepare(peers, {**inherited, **secret, **(environment or {})})
+        for place, node in enumerate(self.nodes):
+            rack = {"MILENA_RACK": racks[place]} if racks else {}
+            node.prepare(peers, {**inherited, **secret, **rack, **(environment or {})})
 
     async def __aenter__(self) -> "LocalCluster":
         try:

@@ -1,4 +1,7 @@
-"""Fetch (1): records of partitions that this node leads.
+"""Fetch (1): records of partitions that this node leads, or follows.
+
+A follower serves what lies below its own high watermark (KIP-392). If a client names its rack, the leader sends it to a
+replica there.
 
 A fetch waits at the ends of all its partitions at once, until there is enough to send or its time is up. There are no
 fetch sessions (KIP-227): every request names all of its partitions, and the response says so by session id 0.
@@ -11,19 +14,26 @@ from http_api.protocol.kafka_codes import KafkaCode, kafka_code_of
 from milena.model.errors import MilenaError
 from milena.model.requests import FetchRequest
 from node.kafka.apis.api import Api, Body, KafkaCall, KafkaServices
-from node.kafka.apis.leading import addresses_of, leader_of, led_here
+from node.kafka.apis.leading import (
+    addresses_of,
+    followed_here,
+    leader_of,
+    led_here,
+    nearer_replica,
+)
 from node.kafka.batches import sent
 from node.kafka.wire.fetch import (
     FLEXIBLE_FROM,
     IDS_FROM,
     LEADERS_FROM,
+    PREFERRED_FROM,
     FetchedPartition,
     RecordsRow,
     WireFetch,
     decode_request,
     encode_response,
 )
-from node.replica.runner import PartitionRunner
+from node.replica.runner import PartitionRunner, ReplicaRole
 from raft_meta.machine.image import Topic
 
 REQUEST_BYTES_MAX = 1 << 20
@@ -40,12 +50,12 @@ class EndsWait:
         self._is_uncommitted = is_uncommitted
         self.has_ended = False
         self._woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._ends: dict[PartitionRunner, tuple[int, int, int]] = {}
-        """The offset at which each partition is waited at, its leader epoch, and its bytes at the start."""
+        self._ends: dict[PartitionRunner, tuple[int, int, int, ReplicaRole]] = {}
+        """The offset at which each partition is waited at; its leader epoch, bytes and role at the start."""
 
     def add(self, runner: PartitionRunner, offset: int) -> None:
         """Wait for records of a partition at or above ``offset``, too."""
-        self._ends[runner] = (offset, runner.leader_epoch, runner.counts.bytes_in)
+        self._ends[runner] = (offset, runner.leader_epoch, _bytes_in(runner), runner.role)
         runner.watchers[self] = None
         if runner.readable_end(is_uncommitted=self._is_uncommitted) > offset:
             # They arrived between the read and this call, so they are in no count.
@@ -53,8 +63,8 @@ class EndsWait:
 
     def on_news(self, runner: PartitionRunner) -> None:
         """Take note that the log or its end moved, or the role changed."""
-        offset, leader_epoch, _ = self._ends[runner]
-        if runner.is_closed or runner.leader is None or runner.leader_epoch != leader_epoch:
+        offset, leader_epoch, _, role = self._ends[runner]
+        if runner.is_closed or runner.role is not role or runner.leader_epoch != leader_epoch:
             self._wake()
             return
         is_more = runner.readable_end(is_uncommitted=self._is_uncommitted) > offset
@@ -63,8 +73,8 @@ class EndsWait:
 
     def _arrived(self) -> int:
         return sum(
-            runner.counts.bytes_in - before
-            for runner, (offset, _, before) in self._ends.items()
+            _bytes_in(runner) - before
+            for runner, (offset, _, before, _) in self._ends.items()
             if runner.readable_end(is_uncommitted=self._is_uncommitted) > offset
         )
 
@@ -87,6 +97,10 @@ class EndsWait:
             runner.watchers.pop(self, None)
 
 
+def _bytes_in(runner: PartitionRunner) -> int:
+    return runner.counts.bytes_in + runner.counts.replicated_bytes_in
+
+
 class _Read(NamedTuple):
     """One partition that was read. ``next_offset``: where the next read of it starts."""
 
@@ -106,6 +120,8 @@ class _FetchRound:
         self._left = min(max(0, request.bytes_max), services.limits.fetch_bytes_max)
         self.size = 0
         self.has_errors = False
+        self.has_moves = False
+        """Whether a partition's row says where to read it instead."""
         self.reads: list[_Read] = []
         self.topics: list[tuple[str, bytes, list[RecordsRow]]] = []
 
@@ -120,15 +136,13 @@ class _FetchRound:
             self.topics.append((name, topic_id, [read.row for read in reads]))
 
     async def _read(self, topic: Topic | None, part: FetchedPartition) -> _Read:
-        runner = led_here(self._services, topic, part.partition, part.leader_epoch)
+        runner = self._replica(topic, part)
         if isinstance(runner, KafkaCode):
             is_by_id = topic is None and self._call.version >= IDS_FROM
             return self._refused(topic, part, KafkaCode.UNKNOWN_TOPIC_ID if is_by_id else runner)
-        if part.offset < 0:
-            return self._refused(topic, part, KafkaCode.OFFSET_OUT_OF_RANGE)
-        is_at_end = part.offset == runner.readable_end(is_uncommitted=self._request.is_uncommitted)
-        if (is_at_end and not runner.is_damaged) or (self.size and self._left <= 0):
-            return self._without_records(runner, part)
+        unread = self._unread(topic, runner, part)
+        if unread is not None:
+            return unread
         try:
             result = await self._services.reads.fetch(
                 FetchRequest(
@@ -138,7 +152,7 @@ class _FetchRound:
                     timestamp_ms=None,
                     max_bytes=max(1, min(part.bytes_max, self._left)),
                     timeout_ms=0,
-                    is_local=False,
+                    is_local=runner.leader is None,
                     is_uncommitted=self._request.is_uncommitted,
                     # An empty response promises nothing, as in Kafka. "Out of range" makes a client jump, so the
                     # quorum must confirm that this node still leads.
@@ -164,14 +178,51 @@ class _FetchRound:
         )
         return _Read(row, size, runner, max(part.offset, result.readable_end))
 
-    def _without_records(self, runner: PartitionRunner, part: FetchedPartition) -> _Read:
+    def _replica(self, topic: Topic | None, part: FetchedPartition) -> PartitionRunner | KafkaCode:
+        runner = led_here(self._services, topic, part.partition, part.leader_epoch)
+        may_follow = self._call.version >= PREFERRED_FROM
+        if runner is KafkaCode.NOT_LEADER_OR_FOLLOWER and may_follow and topic is not None:
+            return followed_here(self._services, topic, part.partition, part.leader_epoch)
+        return runner
+
+    def _unread(
+        self, topic: Topic | None, runner: PartitionRunner, part: FetchedPartition
+    ) -> _Read | None:
+        """Return what a partition gets without a read; None: it must be read."""
+        if part.offset < 0:
+            return self._refused(topic, part, KafkaCode.OFFSET_OUT_OF_RANGE)
+        if runner.leader is None and part.offset > runner.high_watermark:
+            if part.offset > runner.log.log_end_offset:
+                # Only the leader can say whether there is such an offset. Clients ask it next.
+                return self._refused(topic, part, KafkaCode.OFFSET_OUT_OF_RANGE)
+            # It is not known here yet that the record is committed. That is a matter of milliseconds, so wait for it.
+            return self._without_records(runner, part, KafkaCode.OFFSET_NOT_AVAILABLE)
+        rack = self._request.rack
+        nearer = nearer_replica(self._services, self._call, runner, rack, part.offset)
+        if nearer is not None:
+            self.has_moves = True
+            return self._without_records(runner, part, preferred=nearer)
+        is_at_end = part.offset == runner.readable_end(is_uncommitted=self._request.is_uncommitted)
+        if (is_at_end and not runner.is_damaged) or (self.size and self._left <= 0):
+            return self._without_records(runner, part)
+        return None
+
+    def _without_records(
+        self,
+        runner: PartitionRunner,
+        part: FetchedPartition,
+        code: KafkaCode = KafkaCode.NONE,
+        *,
+        preferred: int = -1,
+    ) -> _Read:
         """Return a partition without records: the client has them all, or the response is full."""
         row = RecordsRow(
             part.partition,
-            KafkaCode.NONE,
+            code,
             high_watermark=runner.high_watermark,
             last_stable_offset=runner.stable_end,
             log_start_offset=runner.log.log_start_offset,
+            preferred=preferred,
         )
         return _Read(row, 0, runner, part.offset)
 
@@ -211,9 +262,13 @@ async def _fetch(services: KafkaServices, call: KafkaCall) -> Body:
         found = _FetchRound(services, call, request)
         await found.look()
         left_s = deadline_s - loop.time()
-        is_enough = found.size >= request.bytes_min or found.has_errors or not found.reads
+        is_due = found.has_errors or found.has_moves or not found.reads
+        is_enough = found.size >= request.bytes_min or is_due
         if is_enough or left_s <= 0:
-            leaders = [row.leader for _, _, rows in found.topics for row in rows]
+            rows = [row for _, _, rows in found.topics for row in rows]
+            for row in rows:
+                call.note(row.error_code)
+            leaders = [row.leader for row in rows]
             return encode_response(
                 call.version, found.topics, leaders=addresses_of(services, call, leaders)
             )

@@ -1,15 +1,16 @@
-"""Partitions that this node leads, which are the only ones that it serves to Kafka clients, and the leaders of others.
+"""Partitions that this node leads, the leaders of others, and the replicas that are near a client.
 
 A client that asks a node that does not lead gets NOT_LEADER_OR_FOLLOWER. Versions since KIP-951 also get the leader.
+A client may fetch records from a follower, too (KIP-392). If a client names its rack, the leader names a replica there.
 """
 
 from collections.abc import Iterable
 
 from http_api.protocol.kafka_codes import KafkaCode
 from node.kafka.apis.api import KafkaCall, KafkaServices
-from node.kafka.apis.metadata import brokers_of
+from node.kafka.apis.metadata import brokers_of, reachable_at
 from node.kafka.wire.metadata import BrokerRow
-from node.replica.runner import PartitionRunner
+from node.replica.runner import PartitionRunner, ReplicaRole
 from raft_meta.machine.image import Topic
 
 
@@ -29,10 +30,60 @@ def led_here(
     # The image may name this node before its replica has taken over.
     if runner is None or runner.leader is None or runner.leader_epoch != state.leader_epoch:
         return KafkaCode.NOT_LEADER_OR_FOLLOWER
+    return _in_epoch(runner, leader_epoch)
+
+
+def _in_epoch(runner: PartitionRunner, leader_epoch: int) -> PartitionRunner | KafkaCode:
     if leader_epoch >= 0 and leader_epoch != runner.leader_epoch:
         is_past = leader_epoch < runner.leader_epoch
         return KafkaCode.FENCED_LEADER_EPOCH if is_past else KafkaCode.UNKNOWN_LEADER_EPOCH
     return runner
+
+
+def followed_here(
+    services: KafkaServices, topic: Topic, partition: int, leader_epoch: int = -1
+) -> PartitionRunner | KafkaCode:
+    """Return the replica that follows the partition's leader here, or the code of the reason why there is none.
+
+    A node that is cut off from the quorum serves no follower: its client would wait for records that never come.
+    """
+    state = services.metadata.image.partition(topic.topic_id, partition)
+    runner = services.replicas.find(topic.topic_id, partition)
+    if (
+        state is None
+        or runner is None
+        or runner.role is not ReplicaRole.FOLLOWER
+        or runner.leader_epoch != state.leader_epoch
+        or runner.is_damaged
+        or runner.is_stuck
+        or not services.standing.has_lease
+    ):
+        return KafkaCode.NOT_LEADER_OR_FOLLOWER
+    return _in_epoch(runner, leader_epoch)
+
+
+def nearer_replica(
+    services: KafkaServices, call: KafkaCall, runner: PartitionRunner, rack: str, offset: int
+) -> int | None:
+    """Return the follower that a client of this rack should read from; None: it should read here, at the leader.
+
+    It is in sync and its log reaches ``offset``. Among several, it is the one with most records.
+    """
+    image, own = services.metadata.image, services.metadata.node_id
+    leader, here = runner.leader, image.brokers.get(own)
+    if not rack or leader is None or (here is not None and here.rack == rack):
+        return None
+    found: tuple[int, int] | None = None
+    for broker_id in sorted(leader.isr):
+        broker = image.brokers.get(broker_id)
+        progress = leader.followers.get(broker_id)
+        if broker is None or broker.rack != rack or progress is None:
+            continue
+        end = progress.stored_end
+        is_better = end >= offset and (found is None or end > found[1])
+        if is_better and reachable_at(broker, call.address.listener) is not None:
+            found = (broker_id, end)
+    return None if found is None else found[0]
 
 
 def leader_of(

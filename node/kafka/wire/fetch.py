@@ -1,7 +1,7 @@
 """Fetch, versions 4 to 16: records of partitions from given offsets on.
 
 Records are sent as pieces of their own and are not copied. Source: Kafka's message definitions; KIP-227 (sessions),
-KIP-516 (topic ids), KIP-951 (the new leader in the response).
+KIP-392 (racks, other replicas), KIP-516 (topic ids), KIP-951 (the new leader in the response).
 """
 
 from collections.abc import Sequence
@@ -14,6 +14,8 @@ from node.kafka.wire.primitives import NULL_UUID, WireReader, WireWriter
 from node.kafka.wire.produce import encoded_leader, encoded_leaders
 
 FLEXIBLE_FROM = 12
+PREFERRED_FROM = 11
+"""The first version whose clients have a rack and may read from followers."""
 IDS_FROM = 13
 LEADERS_FROM = 16
 
@@ -43,10 +45,16 @@ class WireFetch(NamedTuple):
     is_uncommitted: bool
     session_id: int
     topics: list[tuple[str, bytes, list[FetchedPartition]]]
+    rack: str = ""
+    """The client's rack; empty: it has none."""
 
 
 class RecordsRow(NamedTuple):
-    """The records of one partition, in pieces. ``leader``: broker and epoch, for a client that asked another one."""
+    """The records of one partition, in pieces.
+
+    ``leader``: broker and epoch, for a client that asked another one. ``preferred``: the replica that the client should
+    read from instead, and -1 if there is none.
+    """
 
     partition: int
     error_code: int
@@ -55,6 +63,7 @@ class RecordsRow(NamedTuple):
     log_start_offset: int = -1
     pieces: Sequence[Buffer] = ()
     leader: tuple[int, int] | None = None
+    preferred: int = -1
 
 
 def decode_request(reader: WireReader, version: int) -> WireFetch:
@@ -86,10 +95,9 @@ def decode_request(reader: WireReader, version: int) -> WireFetch:
                 reader.string()
             reader.int32s()
             reader.skip_tags()
-    if version >= 11:
-        reader.string()
+    rack = reader.string() if version >= PREFERRED_FROM else ""
     reader.skip_tags()
-    return WireFetch(wait_ms, bytes_min, bytes_max, is_uncommitted, session_id, topics)
+    return WireFetch(wait_ms, bytes_min, bytes_max, is_uncommitted, session_id, topics, rack)
 
 
 def _decode_partition(reader: WireReader, version: int) -> FetchedPartition:
@@ -141,15 +149,15 @@ def _encode_row(writer: WireWriter, row: RecordsRow, version: int) -> None:
         writer.raw(_ROW_5.pack(*ends, row.log_start_offset))
     else:
         writer.raw(_ROW_4.pack(*ends))
-    if not row.pieces and row.leader is None:
+    if not row.pieces and row.leader is None and row.preferred < 0:
         # Most rows of a client that waits at the ends of many partitions are these.
         is_flexible = version >= FLEXIBLE_FROM
         writer.raw(_EMPTY_12 if is_flexible else _EMPTY_11 if version >= 11 else _EMPTY_4)
         return
     # The node has taken aborted records out.
     writer.array(0)
-    if version >= 11:
-        writer.int32(-1)
+    if version >= PREFERRED_FROM:
+        writer.int32(row.preferred)
     writer.records(row.pieces)
     if version >= FLEXIBLE_FROM and row.leader is not None:
         writer.tagged(1, encoded_leader(*row.leader))

@@ -2,7 +2,9 @@
 
 import asyncio
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 from http_api.access.port import RequestedToken
@@ -17,13 +19,14 @@ from milena.model.access import (
 )
 from milena.model.secret import Secret
 from node.assembly import Assembly
-from node.kafka.apis.api import Api, KafkaAddress, KafkaServices
+from node.kafka.apis.api import EXTERNAL, Api, KafkaAddress, KafkaServices
 from node.kafka.apis.registry import APIS
 from node.kafka.connection import KafkaConnection, KafkaPatience
 from node.kafka.identity import AccessServices
 from node.kafka.listener import PATIENCE, KafkaListener
 from node.kafka.wire import cold
 from raft_meta.machine.image import Acl
+from tests.support.clusters.nodes import Cluster
 
 CLIENT = "test"
 
@@ -248,3 +251,38 @@ def acl(user: str, operation: Operation, kind: ResourceType, name: str) -> Acl:
         permission=Permission.ALLOW,
         host=ANY_HOST,
     )
+
+
+@asynccontextmanager
+async def clients_of(
+    cluster: Cluster, *node_ids: int, external: int | None = None
+) -> AsyncIterator[dict[int, KafkaClient]]:
+    """Clients of these nodes, which have the interface and have told the others.
+
+    ``external``: the node that listens for clients outside, too; its client (0) is one of those.
+    """
+    outside = KafkaAddress("outside.example.org", 9094, EXTERNAL)
+    listeners = {
+        node_id: listener_of(
+            cluster.nodes[node_id],
+            address=partial(KafkaAddress, "127.0.0.1", 9091 + node_id),
+            external=(lambda: outside) if node_id == external else None,
+        )
+        for node_id in node_ids
+    }
+    tasks = [asyncio.create_task(listener.advertise()) for listener in listeners.values()]
+    await cluster.until(
+        lambda: all(
+            node.metadata.image.brokers[node_id].kafka_addresses
+            for node in cluster.nodes.values()
+            for node_id in node_ids
+        )
+    )
+    clients = {i: KafkaClient(listener.connection()) for i, listener in listeners.items()}
+    if external is not None:
+        clients[0] = KafkaClient(listeners[external].connection(1))
+    try:
+        yield clients
+    finally:
+        for task in tasks:
+            task.cancel()

@@ -180,6 +180,7 @@ def running_cluster(
     *,
     node_count: int = 3,
     credentials: Credentials = ANONYMOUS,
+    racks: Sequence[str] = (),
     **options: object,
 ) -> Iterator[LocalCluster]:
     """Start nodes and wait until they are ready. ``options`` are settings of all nodes, ``credentials`` for waiting."""
@@ -189,7 +190,11 @@ def running_cluster(
     # Disable leader balancing: it could move a leader between the moment a test finds it and the moment it acts on it.
     environment.setdefault("MILENA_LEADER_BALANCE_INTERVAL_MS", "0")
     cluster = LocalCluster(
-        directory, node_count=node_count, environment=environment, credentials=credentials
+        directory,
+        node_count=node_count,
+        environment=environment,
+        credentials=credentials,
+        racks=racks,
     )
     try:
         cluster.start()

@@ -100,7 +100,7 @@ class SimNode(Assembly):
                 api_url=f"http://node{self.node_id}",
                 peer_host="127.0.0.1",
                 peer_port=self.node_id,
-                rack=None,
+                rack=cluster.racks.get(self.node_id),
                 feature_min=1,
                 feature_max=cluster.feature_max,
             ),
@@ -227,6 +227,7 @@ class Cluster:
     """The idle time in ms after which a REST consumer is deleted."""
     feature_max: int = FEATURE_LEVEL_MAX
     """The highest feature level that the nodes' release supports."""
+    racks: dict[int, str] = field(default_factory=dict)
     skews_ms: dict[int, int] = field(default_factory=dict)
     """How far clocks are ahead when nodes start, in ms."""
     network: Network = field(default_factory=Network)

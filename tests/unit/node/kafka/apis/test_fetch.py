@@ -2,12 +2,14 @@
 
 import asyncio
 import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
 from milena.model.requests import Acks
-from tests.support.clusters.kafka_clients import KafkaClient, client_of
+from tests.support.clusters.kafka_clients import KafkaClient, client_of, clients_of
 from tests.support.clusters.nodes import Cluster, cluster_of
 from tests.support.clusters.transacting import to, transact
 from tests.support.disk.kafka_batches import KafkaRecord, decoded, encoded, numbered
@@ -125,7 +127,7 @@ async def test_a_batch_of_a_kafka_client_keeps_its_bytes() -> None:
 async def test_what_cannot_be_read_has_the_code_of_kafka() -> None:
     async with cluster_of() as cluster:
         await cluster.create("t", (1, 2, 3))
-        await cluster.create("other", (2, 3, 1))
+        await cluster.create("other", (2, 3))
         client = client_of(cluster.nodes[1])
         await produce(client, batch("a"))
         for code, part in (
@@ -164,6 +166,123 @@ async def test_a_former_leader_epoch_is_fenced() -> None:
         more["topics"][0]["partitions"][0]["current_leader_epoch"] = 0
         (found,) = await fetch(client_of(cluster.nodes[leader]), ("t", 0, 0), **more)
         assert found.error_code == 74
+
+
+RACKS = {1: "a", 2: "b", 3: "c"}
+
+
+@asynccontextmanager
+async def racked(**options: Any) -> AsyncIterator[tuple[Cluster, dict[int, KafkaClient]]]:
+    """Three nodes in racks, with a topic that the first one leads; and a client of each node."""
+    async with (
+        cluster_of(Cluster(racks=RACKS, **options)) as cluster,
+        clients_of(cluster, 1, 2, 3) as clients,
+    ):
+        await cluster.create("t", (1, 2, 3))
+        yield cluster, clients
+
+
+def preferred(part: Any) -> tuple[int, int, bytes]:
+    return part.error_code, part.preferred_read_replica, bytes(part.records)
+
+
+@pytest.mark.parametrize("version", [11, 12, 16])
+@virtual
+async def test_a_client_is_sent_to_the_replica_in_its_rack_and_reads_there(version: int) -> None:
+    async with racked() as (cluster, clients):
+        await produce(clients[1], batch("a", "b"))
+        await cluster.until(lambda: cluster.runner(2, "t").high_watermark == 2)
+
+        async def fetched(node_id: int, offset: int, rack: str) -> Any:
+            more = request(("t", 0, offset), max_wait_ms=100, rack_id=rack)
+            if version >= 13:
+                topic = cluster.image.topic("t")
+                assert topic is not None
+                more["topics"][0]["topic_id"] = uuid.UUID(hex=topic.topic_id)
+            (part,) = await fetch(clients[node_id], version=version, **more)
+            return part
+
+        for rack, replica in (("b", 2), ("c", 3)):
+            assert preferred(await fetched(1, 0, rack)) == (0, replica, b"")
+            assert preferred(await fetched(1, 2, rack)) == (0, replica, b"")
+        for rack in ("", "a", "elsewhere"):
+            part = await fetched(1, 0, rack)
+            assert (part.preferred_read_replica, values(bytes(part.records))) == (-1, ["a", "b"])
+        followed = await fetched(2, 0, "b")
+        assert (followed.error_code, followed.preferred_read_replica) == (0, -1)
+        assert values(bytes(followed.records)) == ["a", "b"]
+        assert (followed.high_watermark, followed.log_start_offset) == (2, 0)
+
+
+@virtual
+async def test_no_client_is_sent_to_a_replica_that_it_cannot_reach_or_that_is_behind() -> None:
+    async with racked() as (cluster, clients):
+        await produce(clients[1], batch("a"))
+        leader = cluster.runner(1, "t").leader
+        assert leader is not None
+        leader.followers[2].stored_end = 0
+        (part,) = await fetch(clients[1], ("t", 0, 1), rack_id="b")
+        assert part.preferred_read_replica == -1
+        leader.followers[2].stored_end = 1
+        (part,) = await fetch(clients[1], ("t", 0, 1), rack_id="b")
+        assert part.preferred_read_replica == 2
+        await cluster.kill(2)
+        await cluster.until(lambda: 2 not in leader.isr)
+        (part,) = await fetch(clients[1], ("t", 0, 0), rack_id="b")
+        assert (part.preferred_read_replica, values(bytes(part.records))) == (-1, ["a"])
+
+
+@virtual
+async def test_a_follower_serves_what_lies_below_its_own_high_watermark() -> None:
+    async with racked() as (cluster, clients):
+        await produce(clients[1], batch("a"))
+        await cluster.until(lambda: cluster.runner(2, "t").high_watermark == 1)
+        asking = asyncio.create_task(timed(fetch(clients[2], ("t", 0, 1), max_wait_ms=5_000)))
+        await LoopClock().sleep(100)
+        await produce(clients[1], batch("b"))
+        (part,), took_ms = await asking
+        assert values(bytes(part.records)) == ["b"]
+        assert took_ms < 1_000
+        follower = cluster.runner(2, "t")
+        # The record is there, and the follower does not know that it is committed.
+        follower._following.high_watermark = 1
+        (found,), took_ms = await timed(fetch(clients[2], ("t", 0, 2), max_wait_ms=0))
+        assert preferred(found) == (78, -1, b"")
+        (beyond,) = await fetch(clients[2], ("t", 0, 3), max_wait_ms=100)
+        assert preferred(beyond) == (1, -1, b"")
+        (below,) = await fetch(clients[2], ("t", 0, 0))
+        assert values(bytes(below.records)) == ["a"]
+
+
+@virtual
+async def test_a_follower_fences_epochs_and_sends_old_clients_to_the_leader() -> None:
+    async with racked() as (_, clients):
+        (old,) = await fetch(clients[2], ("t", 0, 0), version=10)
+        assert old.error_code == 6
+        for epoch, code in ((0, 0), (1, 75)):
+            more = request(("t", 0, 0))
+            more["topics"][0]["partitions"][0]["current_leader_epoch"] = epoch
+            (found,) = await fetch(clients[2], **more)
+            assert found.error_code == code
+
+
+@virtual
+async def test_a_follower_that_is_cut_off_sends_its_clients_away() -> None:
+    async with racked() as (cluster, clients):
+        cluster.network.isolate(2)
+        await cluster.until(lambda: not cluster.nodes[2].membership.has_lease)
+        (part,) = await fetch(clients[2], ("t", 0, 0))
+        assert part.error_code == 6
+
+
+@virtual
+async def test_a_reader_of_committed_records_gets_the_same_ones_from_a_follower() -> None:
+    async with racked() as (cluster, clients):
+        await transact(cluster, 1, to("t", 0, "a", "b"))
+        await cluster.until(lambda: cluster.runner(2, "t").stable_end == 3)
+        found = [(await fetch(clients[i], ("t", 0, 0)))[0] for i in (1, 2)]
+        assert bytes(found[0].records) == bytes(found[1].records)
+        assert [(p.high_watermark, p.last_stable_offset) for p in found] == [(3, 3)] * 2
 
 
 @virtual

@@ -1,51 +1,12 @@
 """Metadata: which brokers and leaders a client learns of, and which topics it makes."""
 
-import asyncio
 import uuid
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 from node.kafka.apis import metadata
-from node.kafka.apis.api import EXTERNAL, KafkaAddress
-from tests.support.clusters.kafka_clients import KafkaClient, listener_of
+from tests.support.clusters.kafka_clients import clients_of
 from tests.support.clusters.nodes import Cluster, cluster_of
 from tests.support.time.virtual_time import virtual
-
-
-@asynccontextmanager
-async def clients_of(
-    cluster: Cluster, *node_ids: int, external: int | None = None
-) -> AsyncIterator[dict[int, KafkaClient]]:
-    """Clients of these nodes, which have the interface and have told the others.
-
-    ``external``: the node that listens for clients outside, too; its client (0) is one of those.
-    """
-    outside = KafkaAddress("outside.example.org", 9094, EXTERNAL)
-    listeners = {
-        node_id: listener_of(
-            cluster.nodes[node_id],
-            address=lambda node_id=node_id: KafkaAddress("127.0.0.1", 9091 + node_id),
-            external=(lambda: outside) if node_id == external else None,
-        )
-        for node_id in node_ids
-    }
-    tasks = [asyncio.create_task(listener.advertise()) for listener in listeners.values()]
-    await cluster.until(
-        lambda: all(
-            node.metadata.image.brokers[node_id].kafka_addresses
-            for node in cluster.nodes.values()
-            for node_id in node_ids
-        )
-    )
-    clients = {i: KafkaClient(listener.connection()) for i, listener in listeners.items()}
-    if external is not None:
-        clients[0] = KafkaClient(listeners[external].connection(1))
-    try:
-        yield clients
-    finally:
-        for task in tasks:
-            task.cancel()
 
 
 def brokers(found: Any) -> list[tuple[int, str, int]]:

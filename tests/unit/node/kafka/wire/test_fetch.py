@@ -55,6 +55,7 @@ def test_a_request_is_decoded(version: int) -> None:
     assert found.session_id == (8 if version >= 7 else 0)
     epoch = 4 if version >= 9 else -1
     name, topic_id = ("", TOPIC_ID) if version >= 13 else ("t", NULL_UUID)
+    assert found.rack == ("r" if version >= 11 else "")
     assert found.topics == [(name, topic_id, [wire.FetchedPartition(3, epoch, 1 << 40, 500)])]
 
 
@@ -65,6 +66,7 @@ def test_a_response_is_what_kafka_python_reads(version: int) -> None:
         wire.RecordsRow(0, 0, 9, 8, 1, [b"lead", records]),
         wire.RecordsRow(1, 0, 5, 5, 0),
         wire.RecordsRow(2, 6, leader=(2, 9)),
+        wire.RecordsRow(3, 0, 9, 8, 1, preferred=2),
     ]
     leaders = [BrokerRow(2, "h", 9093, "r")]
     pieces = wire.encode_response(version, [("t", TOPIC_ID, rows)], leaders=leaders)
@@ -84,11 +86,13 @@ def test_a_response_is_what_kafka_python_reads(version: int) -> None:
     parts = topic.partitions
     assert [
         (p.partition_index, p.error_code, p.high_watermark, p.last_stable_offset) for p in parts
-    ] == [(0, 0, 9, 8), (1, 0, 5, 5), (2, 6, -1, -1)]
-    assert [bytes(p.records) for p in parts] == [b"leadrecords", b"", b""]
+    ] == [(0, 0, 9, 8), (1, 0, 5, 5), (2, 6, -1, -1), (3, 0, 9, 8)]
+    assert [bytes(p.records) for p in parts] == [b"leadrecords", b"", b"", b""]
+    if version >= 11:
+        assert [p.preferred_read_replica for p in parts] == [-1, -1, -1, 2]
     assert not any(p.aborted_transactions for p in parts)
     if version >= 5:
-        assert [p.log_start_offset for p in parts] == [1, 0, -1]
+        assert [p.log_start_offset for p in parts] == [1, 0, -1, 1]
     if version >= 12:
         leader = parts[2].current_leader
         assert (leader.leader_id, leader.leader_epoch) == (2, 9)
