@@ -227,6 +227,7 @@ class Node(Assembly):
                 KafkaAddress,
                 KafkaServices,
             )
+            from node.kafka.forwarding import FORWARDED  # noqa: PLC0415
             from node.kafka.identity import AccessServices  # noqa: PLC0415
             from node.kafka.listener import KafkaListener  # noqa: PLC0415
         except ModuleNotFoundError as error:
@@ -240,9 +241,11 @@ class Node(Assembly):
             host, port = self.config.kafka_address(
                 self._kafka_sockets[place].getsockname()[1], place
             )
-            return KafkaAddress(host, port, (INSIDE, EXTERNAL)[place])
+            is_last = place == len(self.config.kafka_listeners) - 1
+            is_shared = self.config.kafka_one_address and is_last
+            return KafkaAddress(host, port, (INSIDE, EXTERNAL)[place], is_shared=is_shared)
 
-        return KafkaListener(
+        listener = KafkaListener(
             services=KafkaServices(
                 metadata=self.metadata,
                 replicas=self.replicas,
@@ -270,8 +273,11 @@ class Node(Assembly):
             addresses=[
                 partial(address, place) for place in range(len(self.config.kafka_listeners))
             ],
+            peers=self.peer,
             connections_max=self._connections_max(),
         )
+        self.peer_server.register(FORWARDED.name, listener.forwarding.on_request)
+        return listener
 
     # -- calls from the parts to the process -----------------------------------------------------
 

@@ -118,6 +118,16 @@ class NodeConfig:
             says="the address of `kafka_external_listen`",
         ),
     )
+    kafka_one_address: bool = field(
+        default=False,
+        metadata=option(
+            kinds.switch(),
+            "Whether all nodes have the same advertised address for Kafka clients, such as that of a load balancer. "
+            "Any node then takes any request, and passes it on to the node that serves it. With "
+            "`kafka_external_listen`, this holds for the external address alone.",
+            NODE,
+        ),
+    )
     rack: str | None = field(
         default=None,
         metadata=option(

@@ -66,6 +66,13 @@ def _check_kafka(config: NodeConfig) -> None:
     ):
         if getattr(config, name) is not None and getattr(config, needed) is None:
             raise StartupError(f"{name} is set and {needed} is not; set both, or none")
+    if config.kafka_one_address and (
+        not config.kafka_listeners or config.kafka_listeners[-1][1] is None
+    ):
+        raise StartupError(
+            "kafka_one_address needs the address that all nodes share: set kafka_external_advertise, or "
+            "kafka_listen and kafka_advertise"
+        )
     for name, listen in (
         ("kafka_listen", config.kafka_listen),
         ("kafka_external_listen", config.kafka_external_listen),

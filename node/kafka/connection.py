@@ -39,6 +39,7 @@ from node.kafka.apis.api import (
 )
 from node.kafka.apis.sasl import raw_step
 from node.kafka.budget import FrameBudget
+from node.kafka.forwarding import KafkaForwarding
 from node.kafka.identity import ConnectionIdentity
 from node.kafka.wire.frames import (
     FRAME_BYTES_MIN,
@@ -84,6 +85,7 @@ class ListenerContext:
 
     services: KafkaServices
     apis: Mapping[int, Api]
+    forwarding: KafkaForwarding
     frame_bytes_max: int
     budget: FrameBudget
     strangers_budget: FrameBudget
@@ -93,6 +95,8 @@ class ListenerContext:
     contained: ContainedErrors
     counts: KafkaCounts
     patience: KafkaPatience
+    next_lane: Callable[[], int]
+    """Returns a number that no other connection of this node has."""
     on_closed: Callable[["KafkaConnection"], None]
     """Called when a connection is closed."""
 
@@ -119,6 +123,7 @@ class KafkaConnection(asyncio.Protocol):
         """Make a connection. ``address``: where clients reach the socket that accepted it."""
         self._context = context
         self._address = address
+        self._lane = context.next_lane()
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._host = ""
@@ -421,7 +426,7 @@ class KafkaConnection(asyncio.Protocol):
 
     async def _handled(self, api: Api, call: KafkaCall) -> Body | Started | None:
         try:
-            return await api.handle(self._context.services, call)
+            return await self._context.forwarding.serve(call, self._lane)
         except MalformedFrameError as error:
             named = f"{api.name} {call.version} of client {call.client_id[:CLIENT_ID_SHOWN]!r}"
             raise MalformedFrameError(f"{named}: {error.message}") from error

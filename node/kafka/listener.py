@@ -10,6 +10,7 @@ import ssl
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import count
 
 from http_api.serving.connections import Connections
 from http_api.streaming.unsent import UnsentAnswers
@@ -21,7 +22,9 @@ from node.kafka.apis.api import Api, KafkaAddress, KafkaServices
 from node.kafka.apis.registry import APIS
 from node.kafka.budget import FrameBudget
 from node.kafka.connection import KafkaConnection, KafkaPatience, ListenerContext
+from node.kafka.forwarding import KafkaForwarding
 from node.metrics.counts import KafkaCounts
+from node.peers.port import Peers
 from raft_meta.machine.codec import LEVELS
 from raft_meta.machine.commands import SetKafkaAddresses
 from raft_meta.machine.image import Image
@@ -47,6 +50,7 @@ class KafkaListener:
         contained: ContainedErrors,
         counts: KafkaCounts,
         addresses: Sequence[Callable[[], KafkaAddress]],
+        peers: Peers,
         connections_max: int,
         apis: Mapping[int, Api] = APIS,
         patience: KafkaPatience = PATIENCE,
@@ -64,6 +68,7 @@ class KafkaListener:
         """Set when the last connection ends."""
         self._servers: list[asyncio.Server] = []
         self._timer: asyncio.TimerHandle | None = None
+        self.forwarding = KafkaForwarding(services, apis, peers, counts)
         self._context = ListenerContext(
             services=services,
             apis=apis,
@@ -77,6 +82,8 @@ class KafkaListener:
             contained=contained,
             counts=counts,
             patience=patience,
+            forwarding=self.forwarding,
+            next_lane=partial(next, count()),
             on_closed=self._on_closed,
         )
 

@@ -129,6 +129,8 @@ class KafkaCounts:
     """Connections that are open now."""
     refused_frames: int = 0
     """Connections that were closed because their bytes were no request that is served."""
+    forwarded: int = 0
+    """Requests that this node passed on to the broker that the client meant, behind one address for all."""
 
 
 @dataclass(slots=True)

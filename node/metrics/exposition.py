@@ -417,6 +417,11 @@ class _KafkaCollector(Collector):
             "Connections of Kafka clients that were closed because their bytes were no request that is served.",
             self._counts.refused_frames,
         )
+        yield _counter(
+            "kafka_forwarded_requests",
+            "Requests of Kafka clients that this node passed on, because all nodes have one address.",
+            self._counts.forwarded,
+        )
 
 
 class _ClockCollector(Collector):

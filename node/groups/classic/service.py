@@ -263,15 +263,18 @@ class ClassicGroups:
             return self._coordinator.classic_group(group_id).describe()
         return ClassicDescription(group_id=group_id, state=ClassicState.EMPTY)
 
-    async def groups(self) -> Sequence[ClassicOverview]:
-        """Return the groups of both kinds that this node coordinates."""
+    async def groups(self, *, is_everywhere: bool = False) -> Sequence[ClassicOverview]:
+        """Return the groups of both kinds that this node coordinates.
+
+        ``is_everywhere``: also those of other coordinators, as far as they are stored.
+        """
         image = self._metadata.image
         here = self._coordinator.classic
         ids = {*image.groups, *here.ids()}
         return [
             self._overview(group_id, image.groups.get(group_id))
             for group_id in sorted(ids)
-            if self._calls.coordinates(group_id, image)
+            if is_everywhere or self._calls.coordinates(group_id, image)
         ]
 
     def _overview(self, group_id: str, group: Group | None) -> ClassicOverview:

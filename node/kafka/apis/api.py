@@ -39,11 +39,15 @@ that reach the brokers under other addresses."""
 
 @dataclass(frozen=True, slots=True)
 class KafkaAddress:
-    """Where clients reach a listener of a broker. ``listener``: its name."""
+    """Where clients reach a listener of a broker. ``listener``: its name.
+
+    ``is_shared``: all brokers have this address, so a client that means another broker may come here.
+    """
 
     host: str
     port: int
     listener: str = INSIDE
+    is_shared: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +138,17 @@ class KafkaCall:
         """The first error code of the response, for the metrics."""
         self.is_last = False
         """Whether the connection ends after the response."""
+
+    def fork(self) -> "KafkaCall":
+        """Return the same request for another reader, of which this one notices nothing."""
+        return KafkaCall(
+            self.api,
+            self.version,
+            self.client_id,
+            self.reader.fork(),
+            address=self.address,
+            identity=self.identity,
+        )
 
     def note(self, code: int) -> int:
         """Remember an error code that the response has; return it."""

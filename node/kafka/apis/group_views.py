@@ -1,7 +1,7 @@
 """Groups as tools see them: DescribeGroups (15), ListGroups (16), DeleteGroups (42).
 
-A node lists the groups that it coordinates, of both kinds. Only groups of Kafka's classic protocol can be described.
-Tools describe a server group over HTTP.
+A node lists the groups that it coordinates, of both kinds. Behind one address for all nodes, it lists all groups. Only
+groups of Kafka's classic protocol can be described. Tools describe a server group over HTTP.
 
 Source: Kafka's protocol guide, KIP-222 (DeleteGroups), KIP-518 and KIP-848 (filters), KIP-1043 (version 6).
 """
@@ -74,7 +74,7 @@ async def _list_groups(services: KafkaServices, call: KafkaCall) -> Body:
     states = {state.lower() for state in request.states_filter} if call.version >= 4 else set()
     kinds = {kind.lower() for kind in request.types_filter} if call.version >= 5 else set()
     rows = []
-    for one in await services.groups.groups():
+    for one in await services.groups.groups(is_everywhere=call.address.is_shared):
         kind = "classic" if one.is_classic else "consumer"
         if (states and one.state.lower() not in states) or (kinds and kind not in kinds):
             continue

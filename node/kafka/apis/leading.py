@@ -71,7 +71,12 @@ def nearer_replica(
     """
     image, own = services.metadata.image, services.metadata.node_id
     leader, here = runner.leader, image.brokers.get(own)
-    if not rack or leader is None or (here is not None and here.rack == rack):
+    if (
+        not rack
+        or leader is None
+        or call.address.is_shared
+        or (here is not None and here.rack == rack)
+    ):
         return None
     found: tuple[int, int] | None = None
     for broker_id in sorted(leader.isr):

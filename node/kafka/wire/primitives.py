@@ -59,6 +59,10 @@ class WireReader:
         """The place of the next byte in the frame."""
         return self._at
 
+    def fork(self) -> "WireReader":
+        """Return another reader of the same bytes that starts at the present place."""
+        return WireReader(self._data, self._at, is_flexible=self.is_flexible)
+
     def rest(self) -> memoryview:
         """Return a view of all that is left."""
         return memoryview(self._data)[self._at :]

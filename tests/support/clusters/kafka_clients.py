@@ -22,6 +22,7 @@ from node.assembly import Assembly
 from node.kafka.apis.api import EXTERNAL, Api, KafkaAddress, KafkaServices
 from node.kafka.apis.registry import APIS
 from node.kafka.connection import KafkaConnection, KafkaPatience
+from node.kafka.forwarding import FORWARDED
 from node.kafka.identity import AccessServices
 from node.kafka.listener import PATIENCE, KafkaListener
 from node.kafka.wire import cold
@@ -204,6 +205,7 @@ def listener_of(
         contained=node.counts.contained,
         counts=node.counts.kafka,
         addresses=(address,) if external is None else (address, external),
+        peers=node._ports.peers,
         connections_max=connections_max,
         patience=patience,
         apis=apis,
@@ -255,21 +257,26 @@ def acl(user: str, operation: Operation, kind: ResourceType, name: str) -> Acl:
 
 @asynccontextmanager
 async def clients_of(
-    cluster: Cluster, *node_ids: int, external: int | None = None
+    cluster: Cluster, *node_ids: int, external: int | None = None, is_shared: bool = False
 ) -> AsyncIterator[dict[int, KafkaClient]]:
     """Clients of these nodes, which have the interface and have told the others.
 
-    ``external``: the node that listens for clients outside, too; its client (0) is one of those.
+    ``external``: the node that listens for clients outside, too; its client (0) is one of those. ``is_shared``: all
+    nodes have the same address.
     """
     outside = KafkaAddress("outside.example.org", 9094, EXTERNAL)
     listeners = {
         node_id: listener_of(
             cluster.nodes[node_id],
-            address=partial(KafkaAddress, "127.0.0.1", 9091 + node_id),
+            address=partial(KafkaAddress, "lb.example.org", 9092, is_shared=True)
+            if is_shared
+            else partial(KafkaAddress, "127.0.0.1", 9091 + node_id),
             external=(lambda: outside) if node_id == external else None,
         )
         for node_id in node_ids
     }
+    for node_id, listener in listeners.items():
+        cluster.network.handlers[node_id][FORWARDED.name] = listener.forwarding.on_request
     tasks = [asyncio.create_task(listener.advertise()) for listener in listeners.values()]
     await cluster.until(
         lambda: all(

@@ -166,6 +166,8 @@ def test_variables_of_other_programs_and_of_service_links_are_left_alone():
             {"kafka_listen": "127.0.0.1:1", "kafka_external_listen": "10.1.2.3:9092"},
             "kafka_external_listen = 10.1.2.3:9092 is open beyond this machine",
         ),
+        ({"kafka_one_address": "true"}, "kafka_one_address needs the address that all nodes share"),
+        ({"kafka_listen": "127.0.0.1:1", "kafka_one_address": "true"}, "set kafka_external_adv"),
         ({"kafka_listen": "0.0.0.0:9092"}, "use an address of this machine"),
         ({"kafka_listen": "10.1.2.3:9092"}, "open beyond this machine"),
     ],

@@ -1,0 +1,196 @@
+"""One address for all nodes: a request that a node takes for another one goes there over the peer port.
+
+Behind one address, a connection ends at any node. The client believes that it talks to the broker that it chose: the
+leader of its partitions, or the coordinator of its group. So the node finds out which broker that is (``owners``),
+passes the whole request on, and returns the response unchanged. That broker serves the request as if it had come to it:
+under its own rules, with its own error codes. It never passes a request on. If its image differs, it answers as any
+broker that does not lead, and the client asks for the leaders again.
+
+Order: the requests of one client connection leave in order, over one link between two nodes, and the other node starts
+them in order (``lane``). So the batches of a producer stay in order, as long as the leader does not change. After a
+change, a batch of an idempotent producer that overtakes another one is refused by its sequence, and the client repeats
+it.
+
+If nothing was sent, this node serves the request itself: it refuses what it does not lead. If the response is lost, the
+connection ends, and the client repeats the request, as it does when a broker dies.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from msgspec import field as wire_field
+
+from http_api.access import on_behalf
+from milena.model.errors import InvalidRequestError, MilenaError
+from node.kafka.apis.api import (
+    Api,
+    Body,
+    CloseConnectionError,
+    KafkaAddress,
+    KafkaCall,
+    KafkaServices,
+    Started,
+)
+from node.kafka.apis.owners import OWNERS
+from node.kafka.identity import ConnectionIdentity
+from node.kafka.wire.primitives import MalformedFrameError, WireReader
+from node.metrics.counts import KafkaCounts
+from node.peers.codec import Fields
+from node.peers.messages import CallType, Message, pack, unpack
+from node.peers.port import Peers, PeerUnreachableError, Reply
+
+REACH_MS = 1_000
+"""How long a request may wait for a connection to its broker. Nothing was sent, so it is served here then."""
+FORWARDED_MS_MAX = 600_000
+"""How long a request may wait for its response. Members of a group wait for a rebalance, and links notice a dead peer
+long before this."""
+
+
+class ForwardedRequest(Message, frozen=True, kw_only=True):
+    """A client's request; its body is that of the frame. ``lane``: its connection, at the node that has it."""
+
+    key: int
+    version: int
+    client_id: str = wire_field(name="client")
+    client_host: str = wire_field(name="from")
+    caller: str
+    """The client's principal; empty if the cluster asks for no credentials. The other node has let it in."""
+    host: str
+    port: int
+    listener: str
+    lane: int
+
+
+class ForwardedAnswer(Message, frozen=True, kw_only=True):
+    """The response is in the body, if there is one. ``code``: its first error code."""
+
+    has_body: bool = wire_field(name="has")
+    code: int
+
+
+FORWARDED = CallType("kafka", ForwardedRequest, ForwardedAnswer)
+
+
+@dataclass(slots=True)
+class _ConnectionTurns:
+    """The requests of one client connection that are starting. ``users``: those that have it or wait for it."""
+
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    users: int = 0
+
+
+class KafkaForwarding:
+    """Both ends of a forwarded request. Belongs to the data loop."""
+
+    def __init__(
+        self, services: KafkaServices, apis: Mapping[int, Api], peers: Peers, counts: KafkaCounts
+    ) -> None:
+        self._services = services
+        self._apis = apis
+        self._peers = peers
+        self._counts = counts
+        self._lanes: dict[tuple[int, int], _ConnectionTurns] = {}
+
+    # -- the node that has the connection --------------------------------------------------------
+
+    async def serve(self, call: KafkaCall, lane: int) -> Body | Started | None:
+        """Serve a request here, or where it belongs. The next request of the connection may start when this returns.
+
+        Raises:
+            CloseConnectionError: the response is lost.
+            MalformedFrameError: the frame does not hold the request.
+        """
+        target = self._target(call) if call.address.is_shared else None
+        if target is None or not await self._reaches(target):
+            return await call.api.handle(self._services, call)
+        asking = asyncio.ensure_future(self._ask(target, call, lane))
+        return Started(asking) if call.api.is_pipelined else await asking
+
+    def _target(self, call: KafkaCall) -> int | None:
+        """Return the other broker that has to serve the request; None: this one can."""
+        owner = OWNERS.get(call.api.key)
+        if owner is None:
+            return None
+        found = owner(self._services, call.fork())
+        return None if found == self._services.metadata.node_id else found
+
+    async def _reaches(self, broker_id: int) -> bool:
+        try:
+            await self._peers.connect(broker_id, timeout_ms=REACH_MS)
+        except PeerUnreachableError:
+            return False
+        return True
+
+    async def _ask(self, broker_id: int, call: KafkaCall, lane: int) -> Body | None:
+        self._counts.forwarded += 1
+        request = ForwardedRequest(
+            key=call.api.key,
+            version=call.version,
+            client_id=call.client_id,
+            client_host=call.host,
+            caller=call.identity.last_caller.known_principal,
+            host=call.address.host,
+            port=call.address.port,
+            listener=call.address.listener,
+            lane=lane,
+        )
+        try:
+            fields, body = await self._peers.call(
+                broker_id,
+                FORWARDED.name,
+                pack(request)[0],
+                [call.reader.rest()],
+                timeout_ms=FORWARDED_MS_MAX,
+            )
+            answer = unpack(ForwardedAnswer, fields)
+        except MilenaError as error:
+            raise CloseConnectionError(error) from error
+        call.note(answer.code)
+        return [body] if answer.has_body else None
+
+    # -- the broker that serves it ---------------------------------------------------------------
+
+    async def on_request(self, peer_id: int, fields: Fields, body: bytes) -> Reply:
+        """Serve a request that another node passes on.
+
+        Raises:
+            MilenaError: the response can only be the end of the connection.
+        """
+        asked = unpack(ForwardedRequest, fields)
+        api = self._apis.get(asked.key)
+        if api is None or not api.first <= asked.version <= api.last:
+            raise InvalidRequestError(f"version {asked.version} of API {asked.key} is not served")
+        call = KafkaCall(
+            api,
+            asked.version,
+            asked.client_id,
+            WireReader(body, 0, is_flexible=asked.version >= api.flexible_from),
+            address=KafkaAddress(asked.host, asked.port, asked.listener, is_shared=True),
+            identity=ConnectionIdentity(self._services.access, asked.client_host, None),
+        )
+        # Tasks that the handler starts inherit it.
+        on_behalf.principal.set(asked.caller)
+        try:
+            async with self._in_turn((peer_id, asked.lane)):
+                started = await api.handle(self._services, call)
+            found = await started.answer if isinstance(started, Started) else started
+        except MalformedFrameError as error:
+            raise InvalidRequestError(error.message) from error
+        except CloseConnectionError as error:
+            raise error.cause from error
+        return pack(ForwardedAnswer(has_body=found is not None, code=call.code))[0], found or []
+
+    @asynccontextmanager
+    async def _in_turn(self, key: tuple[int, int]) -> AsyncIterator[None]:
+        """Wait until the requests of the same connection that came before have started."""
+        lane = self._lanes.setdefault(key, _ConnectionTurns())
+        lane.users += 1
+        try:
+            async with lane.lock:
+                yield
+        finally:
+            lane.users -= 1
+            if not lane.users:
+                del self._lanes[key]

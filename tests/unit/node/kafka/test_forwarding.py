@@ -1,0 +1,247 @@
+"""One address for all nodes: every node takes every request, and clients notice nothing of that."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from milena.model.errors import InvalidRequestError
+from node.kafka.forwarding import FORWARDED, ForwardedRequest
+from node.kafka.wire import cold
+from node.peers.messages import pack
+from tests.support.clusters.kafka_clients import KafkaClient, clients_of, decoded
+from tests.support.clusters.nodes import Cluster, cluster_of
+from tests.support.time.virtual_time import LoopClock, settle, virtual
+from tests.unit.node.kafka.apis.test_fetch import fetch, request, values
+from tests.unit.node.kafka.apis.test_groups import heartbeat, join, sync
+from tests.unit.node.kafka.apis.test_produce import batch, fields, produce
+
+
+@asynccontextmanager
+async def shared(*, racks: dict[int, str] | None = None) -> AsyncIterator[tuple[Cluster, Any]]:
+    """Three nodes behind one address, with a topic that node 2 leads; and a client of each node."""
+    async with (
+        cluster_of(Cluster(racks=racks or {})) as cluster,
+        clients_of(cluster, 1, 2, 3, is_shared=True) as clients,
+    ):
+        await cluster.create("t", (2, 3, 1))
+        yield cluster, clients
+
+
+@virtual
+async def test_all_brokers_have_the_same_address() -> None:
+    async with shared() as (_, clients):
+        for client in clients.values():
+            found = await client.call(3, 9, topics=[{"name": "t"}])
+            assert [(b.node_id, b.host, b.port) for b in found.brokers] == [
+                (node_id, "lb.example.org", 9092) for node_id in (1, 2, 3)
+            ]
+            assert found.topics[0].partitions[0].leader_id == 2
+
+
+@pytest.mark.parametrize("version", [3, 9, 11])
+@virtual
+async def test_records_are_written_at_their_leader(version: int) -> None:
+    async with shared() as (cluster, clients):
+        for offset, node_id in enumerate((1, 2, 3)):
+            row = await produce(clients[node_id], batch(f"{node_id}"), version=version)
+            assert (row.error_code, row.base_offset) == (0, offset)
+        assert await cluster.nodes[2].read("t") == ["1", "2", "3"]
+        counts = {i: node.counts.kafka.forwarded for i, node in cluster.nodes.items()}
+        assert counts == {1: 1, 2: 0, 3: 1}
+        assert cluster.nodes[1].counts.kafka.requests["Produce", 0] == 1
+
+
+@virtual
+async def test_requests_of_one_connection_stay_in_order_and_need_no_wait_between_them() -> None:
+    async with shared() as (cluster, clients):
+        client = clients[1]
+        made = await client.call(22, 4, transactional_id=None, transaction_timeout_ms=1)
+        cluster.network_ms = lambda rng: 50.0
+        began_ms = LoopClock().now_ms()
+        for number in range(20):
+            producer = (made.producer_id, made.producer_epoch, number)
+            client.ask(
+                0, 9, cold.encode_request(0, 9, fields(batch(f"{number}", producer=producer)))
+            )
+        await client.connection.idle()
+        rows = [
+            decoded(0, 9, body).responses[0].partition_responses[0] for _, body in client.answers()
+        ]
+        assert [(row.error_code, row.base_offset) for row in rows] == [(0, n) for n in range(20)]
+        # A request needs 200 ms: to the leader, to a follower, and back.
+        assert LoopClock().now_ms() - began_ms < 1_000
+
+
+@virtual
+async def test_without_acks_there_is_no_response() -> None:
+    async with shared() as (cluster, clients):
+        client = clients[1]
+        client.ask(0, 9, cold.encode_request(0, 9, fields(batch("a"), acks=0)))
+        await client.connection.idle()
+        assert client.answers() == []
+        assert not client.transport.is_aborted
+        await cluster.until(lambda: cluster.runner(2, "t").high_watermark == 1)
+        assert await cluster.nodes[2].read("t") == ["a"]
+
+
+@virtual
+async def test_records_are_read_and_waited_for_at_their_leader() -> None:
+    async with shared(racks={1: "a", 2: "b", 3: "c"}) as (cluster, clients):
+        await produce(clients[2], batch("a"))
+        for client in clients.values():
+            (part,) = await fetch(client, ("t", 0, 0), rack_id="c")
+            # A client that is sent to a replica would come to any node again.
+            assert (part.error_code, part.preferred_read_replica) == (0, -1)
+            assert values(bytes(part.records)) == ["a"]
+        asking = asyncio.create_task(fetch(clients[1], ("t", 0, 1), max_wait_ms=60_000))
+        await LoopClock().sleep(200)
+        await produce(clients[3], batch("b"))
+        (part,) = await asking
+        assert values(bytes(part.records)) == ["b"]
+        assert cluster.nodes[1].counts.kafka.forwarded == 2
+
+
+@virtual
+async def test_offsets_and_epochs_come_from_the_leader() -> None:
+    async with shared() as (_, clients):
+        await produce(clients[2], batch("a", "b"))
+        for client in clients.values():
+            for timestamp, offset in ((-1, 2), (-2, 0)):
+                found = await client.call(
+                    2,
+                    6,
+                    replica_id=-1,
+                    isolation_level=0,
+                    topics=[{
+                        "name": "t",
+                        "partitions": [{
+                            "partition_index": 0, "current_leader_epoch": -1, "timestamp": timestamp,
+                        }],
+                    }],
+                )  # fmt: skip
+                part = found.topics[0].partitions[0]
+                assert (part.error_code, part.offset) == (0, offset)
+            found = await client.call(
+                23,
+                4,
+                replica_id=-1,
+                topics=[{
+                    "topic": "t",
+                    "partitions": [{
+                        "partition": 0, "current_leader_epoch": -1, "leader_epoch": 0,
+                    }],
+                }],
+            )  # fmt: skip
+            part = found.topics[0].partitions[0]
+            assert (part.error_code, part.end_offset) == (0, 2)
+
+
+@virtual
+async def test_a_group_lives_at_its_coordinator_wherever_its_members_connect() -> None:
+    async with shared() as (cluster, clients):
+        coordinator = cluster.nodes[1].groups.classic.find_coordinator("g")
+        away = next(clients[i] for i in (1, 2, 3) if i != coordinator)
+        needed = await join(away, version=4)
+        assert needed.error_code == 79
+        for client in clients.values():
+            joined = await join(client, version=4, member_id=needed.member_id)
+            assert joined.error_code == 0
+            synced = await sync(client, joined, version=2, rows=[(joined.member_id, b"assigned")])
+            assert (synced.error_code, synced.assignment) == (0, b"assigned")
+            assert await heartbeat(client, joined) == 0
+            committed = await client.call(
+                8,
+                5,
+                group_id="g",
+                generation_id_or_member_epoch=joined.generation_id,
+                member_id=joined.member_id,
+                topics=[{
+                    "name": "t",
+                    "partitions": [{
+                        "partition_index": 0, "committed_offset": 1, "committed_metadata": "",
+                    }],
+                }],
+            )  # fmt: skip
+            assert committed.topics[0].partitions[0].error_code == 0
+            for version in (5, 8):
+                named: dict[str, Any] = (
+                    {"group_id": "g", "topics": None}
+                    if version < 8
+                    else {"groups": [{"group_id": "g", "topics": None}]}
+                )
+                found = await client.call(9, version, require_stable=False, **named)
+                rows = found.topics if version < 8 else found.groups[0].topics
+                assert rows[0].partitions[0].committed_offset == 1
+            described = await client.call(15, 4, groups=["g"])
+            assert described.groups[0].group_state == "Stable"
+            listed = await client.call(16, 4, states_filter=[])
+            assert [row.group_id for row in listed.groups] == ["g"]
+
+
+@virtual
+async def test_a_broker_is_described_by_itself() -> None:
+    async with shared() as (cluster, clients):
+        for node_id in (1, 2, 3):
+            found = await clients[1].call(
+                32, 4, resources=[{
+                    "resource_type": 4, "resource_name": f"{node_id}", "configuration_keys": None,
+                }],
+            )  # fmt: skip
+            assert found.results[0].error_code == 0
+        assert cluster.nodes[1].counts.kafka.forwarded == 2
+
+
+@virtual
+async def test_a_leader_that_cannot_be_reached_is_none_to_clients() -> None:
+    async with shared() as (cluster, clients):
+        cluster.network.kill(2)
+        assert (await produce(clients[1], batch("a"))).error_code == 6
+        (part,) = await fetch(clients[1], ("t", 0, 0), version=10)
+        assert part.error_code == 6
+
+
+@virtual
+async def test_a_connection_ends_if_the_response_of_its_request_is_lost() -> None:
+    async with shared() as (cluster, clients):
+        asking = request(("t", 0, 0), max_wait_ms=60_000)
+        for key, version, body in ((1, 11, asking), (0, 9, fields(batch("a")))):
+            client = clients[1] if key else clients[3]
+            cluster.network.lose_answers_to.add((1 if key else 3, FORWARDED.name))
+            client.ask(key, version, cold.encode_request(key, version, body))
+        await settle()
+        await cluster.kill(2)
+        await settle()
+        assert clients[1].transport.is_aborted
+        assert clients[3].transport.is_aborted
+        assert cluster.nodes[1].counts.kafka.requests.get(("Fetch", 0)) is None
+
+
+@virtual
+async def test_a_request_of_another_release_or_a_malformed_one_is_refused() -> None:
+    async with shared() as (cluster, clients):
+        del clients
+        handler = cluster.network.handlers[2][FORWARDED.name]
+        for key, version, body in ((999, 0, b""), (0, 99, b""), (0, 9, b"\x01"), (11, 5, b"")):
+            asked = ForwardedRequest(
+                key=key, version=version, client_id="c", client_host="h", caller="",
+                host="a", port=1, listener="plain", lane=1,
+            )  # fmt: skip
+            with pytest.raises(InvalidRequestError):
+                await handler(1, pack(asked)[0], body)  # type: ignore[misc]
+
+
+@virtual
+async def test_a_client_that_leaves_leaves_nothing_behind() -> None:
+    async with shared() as (cluster, clients):
+        client: KafkaClient = clients[1]
+        client.ask(1, 11, cold.encode_request(1, 11, request(("t", 0, 0), max_wait_ms=1_000)))
+        await settle()
+        assert len(cluster.runner(2, "t").watchers) > 0
+        client.transport.abort()
+        await LoopClock().sleep(1_500)
+        assert not any(
+            type(watcher).__name__ == "EndsWait" for watcher in cluster.runner(2, "t").watchers
+        )
