@@ -69,10 +69,15 @@ class ServerMembers:
     def check_member(self, group_id: str, member_id: str, member_epoch: int) -> None:
         """Refuse a request of a member that is not in the group, or not under this epoch.
 
+        A group of another kind, or without members, refuses no request.
+
         Raises:
             MemberNotFoundError, StaleMemberEpochError: refused.
         """
-        member = group_rules.member_of(self._metadata.image.groups.get(group_id), member_id)
+        group = self._metadata.image.groups.get(group_id)
+        if group is None or not group.members:
+            return
+        member = group_rules.member_of(group, member_id)
         if member is None:
             raise unknown_member(group_id, member_id)
         if member.member_epoch != member_epoch:

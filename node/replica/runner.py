@@ -744,6 +744,12 @@ class PartitionRunner:
             lambda: self.log.offset_for_timestamp(timestamp_ms, is_uncommitted=is_uncommitted), None
         )
 
+    async def record_at_greatest_time(self, *, is_uncommitted: bool) -> tuple[int, int] | None:
+        """Return offset and timestamp of the first record with the greatest timestamp; None without records."""
+        return await self._in_pool(
+            lambda: self.log.greatest_timestamp(is_uncommitted=is_uncommitted), None
+        )
+
     async def _in_pool(self, read: Callable[[], T], offset: int | None) -> T:
         """Read the log on a worker thread. ``offset``: where damage is reported if there is any; None: unknown."""
         try:

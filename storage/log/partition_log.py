@@ -513,6 +513,32 @@ class PartitionLog:
             self.state.table, self.state.bounds(), timestamp_ms, aborted=aborted
         )
 
+    def greatest_timestamp(self, *, is_uncommitted: bool = False) -> tuple[int, int] | None:
+        """Return offset and timestamp of the first record that has the greatest timestamp; None without records.
+
+        Takes one search, as a rule. If records with the highest timestamp of a segment were aborted or compacted away,
+        it takes up to 60. Safe on any thread.
+
+        Args:
+            is_uncommitted: count records of aborted transactions, too.
+
+        Raises:
+            ReplicaDamagedError: the replica is damaged.
+            CorruptLogError: the bytes on the disk are not batches.
+        """
+        least = 0
+        greatest = max(segment.max_timestamp_ms for segment in self.state.table.segments)
+        sought, found = greatest, None
+        while least <= greatest:
+            later = self.offset_for_timestamp(sought, is_uncommitted=is_uncommitted)
+            if later is None:
+                greatest = sought - 1
+            else:
+                found = later
+                least = later[1] + 1
+            sought = (least + greatest) // 2
+        return found
+
     # Writers.
 
     def producer_check(self, header: BatchHeader, now_ms: int) -> Verdict:

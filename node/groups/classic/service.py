@@ -157,14 +157,16 @@ class ClassicGroups:
         """
         group_rules.check_group_id(group_id)
         self._calls.check(group_id)
-        is_member = generation >= 0 or bool(member_id)
-        self._check_committer(group_id, member_id, generation, instance_id)
+        # A client that only commits may send an id: librdkafka makes one before it joins.
+        is_member = generation >= 0 or self._has_members(group_id)
+        if is_member:
+            self._check_committer(group_id, member_id, generation, instance_id)
         image = self._metadata.image
         if any(row.topic not in image.topic_ids for row in offsets):
             # The client has seen the topic at another node, so this node's image may be behind.
             image = await self._metadata.barrier(timeout_ms=BARRIER_MS)
         taken, refused = _judged(image, offsets)
-        if member_id:
+        if is_member:
             _refuse_not_held(image.groups.get(group_id), member_id, taken, refused)
         if taken:
             await self._commits.commit(
@@ -177,15 +179,19 @@ class ClassicGroups:
             )
         return refused
 
+    def _has_members(self, group_id: str) -> bool:
+        group = self._metadata.image.groups.get(group_id)
+        known = self._coordinator.classic.known(group_id)
+        return (group is not None and group.member_count > 0) or (
+            known is not None and known.member_count > 0
+        )
+
     def _check_committer(
         self, group_id: str, member_id: str, generation: int, instance_id: str | None
     ) -> None:
-        group = self._metadata.image.groups.get(group_id)
         if generation < 0 and not member_id:
-            known = self._coordinator.classic.known(group_id)
-            if (group is not None and group.member_count) or (known and known.member_count):
-                raise unknown_member(group_id, member_id)
-            return
+            raise unknown_member(group_id, member_id)
+        group = self._metadata.image.groups.get(group_id)
         if group is not None and group.members:
             return  # the commit itself checks members of server groups
         self._present(group_id, member_id).check_commit(member_id, generation, instance_id)

@@ -1,7 +1,10 @@
-"""The cluster and the disks of its nodes: DescribeCluster (60), DescribeLogDirs (35), AlterReplicaLogDirs (34).
+"""The cluster and the disks of its nodes.
+
+DescribeCluster (60), DescribeQuorum (55), DescribeLogDirs (35), AlterReplicaLogDirs (34).
 
 A node has one log directory, so no replica moves between directories.
-Source: KIP-700 (DescribeCluster), KIP-919 (endpoint types), KIP-113 and KIP-827 (log directories).
+Source: KIP-700 (DescribeCluster), KIP-919 (endpoint types), KIP-113 and KIP-827 (log directories), KIP-595 (the
+quorum), KIP-1073 (fenced brokers).
 """
 
 from collections.abc import Iterable
@@ -10,12 +13,15 @@ from operator import attrgetter
 
 from http_api.protocol.kafka_codes import KafkaCode
 from node.kafka.apis.api import Api, Body, KafkaCall, KafkaServices
-from node.kafka.apis.metadata import CLUSTER_OPERATIONS, brokers_of
+from node.kafka.apis.metadata import CLUSTER_OPERATIONS, LISTENER, brokers_of
+from node.kafka.wire.metadata import BrokerRow
 from node.replica.runner import PartitionRunner
 
 BROKERS = 1
 CONTROLLERS = 2
 """The endpoints that DescribeCluster may be asked for."""
+QUORUM_TOPIC = "__cluster_metadata"
+"""Kafka's name of the quorum's log."""
 
 
 async def _describe_cluster(services: KafkaServices, call: KafkaCall) -> Body:
@@ -43,13 +49,93 @@ async def _describe_cluster(services: KafkaServices, call: KafkaCall) -> Body:
             "cluster_id": services.metadata.image.cluster_id,
             "controller_id": services.metadata.node_id,
             "brokers": [
-                {"broker_id": row.broker_id, "host": row.host, "port": row.port, "rack": row.rack}
-                for row in brokers_of(services, call)
+                {
+                    "broker_id": row.broker_id,
+                    "host": row.host,
+                    "port": row.port,
+                    "rack": row.rack,
+                    "is_fenced": is_fenced,
+                }
+                for row, is_fenced in _brokers(
+                    services, call, has_fenced=request.include_fenced_brokers
+                )
             ],
             # kafka-python has another name for the field, and a set of the bits. None: the client did not ask.
             "authorized_operations": _bits(CLUSTER_OPERATIONS) if wants_operations else None,
         }
     )
+
+
+def _brokers(
+    services: KafkaServices, call: KafkaCall, *, has_fenced: bool
+) -> Iterable[tuple[BrokerRow, bool]]:
+    """Yield the brokers that clients can reach, then, on request, those that have an address and are fenced."""
+    for row in brokers_of(services, call):
+        yield row, False
+    for broker in services.metadata.image.brokers.values() if has_fenced else ():
+        address = broker.kafka_address(LISTENER)
+        if (
+            broker.is_fenced
+            and address is not None
+            and broker.broker_id != services.metadata.node_id
+        ):
+            yield BrokerRow(broker.broker_id, *address, broker.rack), True
+
+
+# -- DescribeQuorum --------------------------------------------------------------------------------
+
+
+async def _describe_quorum(services: KafkaServices, call: KafkaCall) -> Body:
+    request = call.message()
+    asked = [
+        (topic.topic_name, part.partition_index)
+        for topic in request.topics
+        for part in topic.partitions
+    ]
+    rows: dict[str, list[dict[str, object]]] = {}
+    for topic, number in asked:
+        rows.setdefault(topic, []).append(_quorum_row(services, call, topic, number))
+    image = services.metadata.image
+    nodes = [
+        {
+            "node_id": voter,
+            "listeners": [{"name": LISTENER, "host": address[0], "port": address[1]}],
+        }
+        for voter in image.voters
+        if (broker := image.brokers.get(voter)) is not None
+        and (address := broker.kafka_address(LISTENER)) is not None
+    ]
+    topics = [{"topic_name": topic, "partitions": parts} for topic, parts in rows.items()]
+    return call.answer({"topics": topics, "nodes": nodes})
+
+
+def _quorum_row(
+    services: KafkaServices, call: KafkaCall, topic: str, number: int
+) -> dict[str, object]:
+    """Return the state of the quorum, as far as this node knows. Only its own end of the log is known to it."""
+    if (topic, number) != (QUORUM_TOPIC, 0):
+        code = call.note(KafkaCode.UNKNOWN_TOPIC_OR_PARTITION)
+        message = f"The quorum has partition 0 of {QUORUM_TOPIC}, and no other one."
+        return {"partition_index": number, "error_code": code, "error_message": message}
+    status, image = services.metadata.quorum.status(), services.metadata.image
+    own = services.metadata.node_id
+
+    def state(node_id: int) -> dict[str, object]:
+        return {
+            "replica_id": node_id,
+            "log_end_offset": status.applied_index if node_id == own else -1,
+        }
+
+    return {
+        "partition_index": number,
+        "leader_id": -1 if status.leader_id is None else status.leader_id,
+        "leader_epoch": status.term,
+        "high_watermark": status.commit_index,
+        "current_voters": [state(voter) for voter in image.voters],
+        "observers": [
+            state(broker) for broker in sorted(image.brokers) if broker not in image.voters
+        ],
+    }
 
 
 def _bits(field: int) -> set[int]:
@@ -130,15 +216,23 @@ APIS = (
         key=35,
         name="DescribeLogDirs",
         first=1,
-        last=4,
+        last=5,
         flexible_from=2,
         handle=_describe_log_dirs,
+    ),
+    Api(
+        key=55,
+        name="DescribeQuorum",
+        first=0,
+        last=2,
+        flexible_from=0,
+        handle=_describe_quorum,
     ),
     Api(
         key=60,
         name="DescribeCluster",
         first=0,
-        last=1,
+        last=2,
         flexible_from=0,
         handle=_describe_cluster,
     ),

@@ -37,7 +37,8 @@ class ConfigResource(IntEnum):
     BROKER = 4
 
 
-LISTED_TYPES = frozenset({ConfigResource.TOPIC, ConfigResource.BROKER, 8, 16, 32})
+CLIENT_METRICS = 16
+LISTED_TYPES = frozenset({ConfigResource.TOPIC, ConfigResource.BROKER, 8, CLIENT_METRICS, 32})
 """The types that a client may list. There are no resources of the last three: loggers, client metrics and groups."""
 
 
@@ -336,7 +337,9 @@ async def _incremental_alter_configs(services: KafkaServices, call: KafkaCall) -
 
 
 async def _list_config_resources(services: KafkaServices, call: KafkaCall) -> Body:
-    asked = frozenset(call.message().resource_types) or LISTED_TYPES
+    request = call.message()
+    # Version 0 lists client metrics alone.
+    asked = frozenset(request.resource_types if call.version else [CLIENT_METRICS]) or LISTED_TYPES
     if not asked <= LISTED_TYPES:
         code = call.note(KafkaCode.UNSUPPORTED_VERSION)
         return call.answer({"error_code": code, "config_resources": []})
@@ -375,7 +378,7 @@ APIS = (
     Api(
         key=74,
         name="ListConfigResources",
-        first=1,  # version 0 lists client metrics alone
+        first=0,
         last=1,
         flexible_from=0,
         handle=_list_config_resources,

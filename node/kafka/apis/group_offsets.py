@@ -186,7 +186,7 @@ async def _group(services: KafkaServices, call: KafkaCall, asked: cold.Message) 
     topics = asked.topics
     named = topics if topics is None else await _named(services, call, topics, "partition_indexes")
     code = KafkaCode.NONE
-    if call.version >= 9 and (asked.member_id or asked.member_epoch >= 0):
+    if call.version >= 9 and asked.member_epoch >= 0:
         try:
             services.members.check_member(asked.group_id, asked.member_id or "", asked.member_epoch)
         except MilenaError as error:

@@ -269,7 +269,7 @@ APIS = (
         key=10,
         name="FindCoordinator",
         first=0,
-        last=5,
+        last=6,
         flexible_from=3,
         handle=_find_coordinator,
     ),

@@ -1,6 +1,7 @@
 """ListOffsets (2) and OffsetForLeaderEpoch (23): where a partition begins and ends, and at which time or epoch.
 
-Source: KIP-79 (search by time), KIP-207 and KIP-320 (leader epochs).
+Source: KIP-79 (search by time), KIP-207 and KIP-320 (leader epochs), KIP-734 (greatest time), KIP-405 and KIP-1005
+(tiers: all records are local).
 """
 
 from collections.abc import Awaitable, Callable
@@ -14,10 +15,22 @@ from node.kafka.wire import cold
 from node.kafka.wire.primitives import ITEMS_MAX, MalformedFrameError
 from node.replica.runner import PartitionRunner
 
-LATEST, EARLIEST = -1, -2
+LATEST, EARLIEST, GREATEST_TIME, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = range(
+    -1, -7, -1
+)
+"""Times that stand for places in a partition. There are no tiers here, so the last two stand for none."""
+FIRST_VERSIONS = {
+    GREATEST_TIME: 7,
+    EARLIEST_LOCAL: 8,
+    LATEST_TIERED: 9,
+    EARLIEST_PENDING_UPLOAD: 11,
+}
+"""The first version in which a client may send such a time; 1 for those that are not here."""
 UNKNOWN = -1
 
-Row = Callable[[KafkaServices, str, cold.Message, cold.Message], Awaitable[dict[str, object]]]
+Row = Callable[
+    [KafkaServices, KafkaCall, str, cold.Message, cold.Message], Awaitable[dict[str, object]]
+]
 
 
 async def _each(
@@ -29,7 +42,7 @@ async def _each(
     topics: list[dict[str, object]] = []
     for topic in request.topics or ():
         rows = [
-            await row(services, getattr(topic, name), request, part)
+            await row(services, call, getattr(topic, name), request, part)
             for part in topic.partitions or ()
         ]
         for found in rows:
@@ -46,9 +59,11 @@ async def _list_offsets(services: KafkaServices, call: KafkaCall) -> Body:
 
 
 async def _offset_row(
-    services: KafkaServices, name: str, request: cold.Message, part: cold.Message
+    services: KafkaServices, call: KafkaCall, name: str, request: cold.Message, part: cold.Message
 ) -> dict[str, object]:
     number = part.partition_index
+    if part.timestamp < EARLIEST and call.version < FIRST_VERSIONS.get(part.timestamp, 1 << 15):
+        return {"partition_index": number, "error_code": KafkaCode.UNSUPPORTED_VERSION}
     topic = services.metadata.image.topic(name)
     runner = led_here(services, topic, number, part.current_leader_epoch)
     if isinstance(runner, KafkaCode):
@@ -72,7 +87,7 @@ async def _found(
     services: KafkaServices, runner: PartitionRunner, timestamp: int, is_uncommitted: bool
 ) -> tuple[int, int]:
     """Return the offset for a timestamp of Kafka, and the timestamp of the record there; -1: none."""
-    if timestamp == EARLIEST:
+    if timestamp in {EARLIEST, EARLIEST_LOCAL}:
         return runner.log.log_start_offset, UNKNOWN
     if timestamp == LATEST:
         result = await services.reads.fetch(
@@ -88,9 +103,12 @@ async def _found(
             )
         )
         return result.start_offset, UNKNOWN
-    if timestamp < 0:
+    if timestamp == GREATEST_TIME:
+        found = await runner.record_at_greatest_time(is_uncommitted=is_uncommitted)
+    elif timestamp < 0:
         return UNKNOWN, UNKNOWN
-    found = await runner.record_at_time(timestamp, is_uncommitted=is_uncommitted)
+    else:
+        found = await runner.record_at_time(timestamp, is_uncommitted=is_uncommitted)
     if found is None or found[0] >= runner.readable_end(is_uncommitted=is_uncommitted):
         return UNKNOWN, UNKNOWN
     return found
@@ -102,9 +120,9 @@ async def _offsets_for_epochs(services: KafkaServices, call: KafkaCall) -> Body:
 
 
 async def _epoch_row(
-    services: KafkaServices, name: str, request: cold.Message, part: cold.Message
+    services: KafkaServices, call: KafkaCall, name: str, request: cold.Message, part: cold.Message
 ) -> dict[str, object]:
-    del request
+    del call, request
     topic = services.metadata.image.topic(name)
     runner = led_here(services, topic, part.partition, part.current_leader_epoch)
     if isinstance(runner, KafkaCode):
@@ -119,7 +137,7 @@ async def _epoch_row(
 
 
 APIS = (
-    Api(key=2, name="ListOffsets", first=1, last=6, flexible_from=6, handle=_list_offsets),
+    Api(key=2, name="ListOffsets", first=1, last=11, flexible_from=6, handle=_list_offsets),
     Api(
         key=23,
         name="OffsetForLeaderEpoch",

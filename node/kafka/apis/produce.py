@@ -29,6 +29,7 @@ from node.kafka.apis.leading import addresses_of, leader_of
 from node.kafka.batches import is_transactional, stored
 from node.kafka.wire.produce import (
     FLEXIBLE_FROM,
+    IDS_FROM,
     LEADERS_FROM,
     ProducedRow,
     WireProduce,
@@ -73,21 +74,37 @@ async def _produce(services: KafkaServices, call: KafkaCall) -> Body | Started:
     begun = [
         (
             name,
+            topic_id,
             [
-                await _begin(services, request, name, part, acks=acks, timeout_ms=timeout_ms)
+                await _begin(
+                    services,
+                    request,
+                    _name_of(services, call, name, topic_id),
+                    part,
+                    acks=acks,
+                    timeout_ms=timeout_ms,
+                )
                 for part in partitions
             ],
         )
-        for name, partitions in request.topics
+        for name, topic_id, partitions in request.topics
     ]
     return Started(_finish(services, call, begun, has_response=acks is not Acks.NONE))
+
+
+def _name_of(services: KafkaServices, call: KafkaCall, name: str, topic_id: bytes) -> str:
+    """Return the name of a topic in a request; empty for an id that does not exist."""
+    if call.version < IDS_FROM:
+        return name
+    topic = services.metadata.image.topics.get(topic_id.hex())
+    return "" if topic is None else topic.name
 
 
 def _refused(call: KafkaCall, request: WireProduce, code: KafkaCode) -> Body:
     call.note(code)
     topics = [
-        (name, [ProducedRow(partition, code) for partition, _ in partitions])
-        for name, partitions in request.topics
+        (name, topic_id, [ProducedRow(partition, code) for partition, _ in partitions])
+        for name, topic_id, partitions in request.topics
     ]
     return encode_response(call.version, topics, [])
 
@@ -197,23 +214,23 @@ def _check_order(
 async def _finish(
     services: KafkaServices,
     call: KafkaCall,
-    begun: list[tuple[str, list[_Appending]]],
+    begun: list[tuple[str, bytes, list[_Appending]]],
     *,
     has_response: bool,
 ) -> Body | None:
     """Wait for the acknowledgements, and return the response."""
-    topics: list[tuple[str, list[ProducedRow]]] = []
-    for name, parts in begun:
+    topics: list[tuple[str, bytes, list[ProducedRow]]] = []
+    for name, topic_id, parts in begun:
         rows = []
         for part in parts:
             row = await _row(services, call, part)
             if row.error_code and not has_response:
                 raise CloseConnectionError(part.error or NotLeaderError("nothing was written"))
             rows.append(row)
-        topics.append((name, rows))
+        topics.append((name, topic_id, rows))
     if not has_response:
         return None
-    leaders = [row.leader for _, rows in topics for row in rows]
+    leaders = [row.leader for _, _, rows in topics for row in rows]
     return encode_response(call.version, topics, addresses_of(services, call, leaders))
 
 
@@ -225,7 +242,8 @@ async def _row(services: KafkaServices, call: KafkaCall, part: _Appending) -> Pr
             part.error = late
     error = part.error
     assert error is not None, "it has a receipt or an error"
-    code = call.note(kafka_code_of(error))
+    is_by_id = part.topic is None and call.version >= IDS_FROM
+    code = call.note(KafkaCode.UNKNOWN_TOPIC_ID if is_by_id else kafka_code_of(error))
     has_moved = code == KafkaCode.NOT_LEADER_OR_FOLLOWER and call.version >= LEADERS_FROM
     return ProducedRow(
         part.partition,
@@ -255,7 +273,7 @@ APIS = (
         key=0,
         name="Produce",
         first=0,
-        last=11,
+        last=13,
         flexible_from=FLEXIBLE_FROM,
         handle=_produce,
         bytes_max=REQUEST_BYTES_MAX,

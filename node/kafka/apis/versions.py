@@ -1,7 +1,7 @@
 """ApiVersions (18): what the interface offers. Every client asks this first.
 
 If the client's version is not served, the response has the layout of version 0 with error 35 and the whole list, from
-which the client chooses again. Source: KIP-35, KIP-511.
+which the client chooses again. Source: KIP-35, KIP-511, KIP-584 (features).
 """
 
 from collections.abc import Iterable
@@ -12,6 +12,10 @@ from node.kafka.wire import cold
 
 KEY = 18
 LAST = 4
+FEATURES = {"group.version": 1}
+"""The features that the cluster has, and their levels. Level 1 of groups: Kafka's consumer protocol (KIP-848)."""
+ABSENT_LEVEL_FROM = 4
+"""The first version whose clients take 0 as the lowest level of a feature, which means that it may be absent."""
 
 
 def api_versions(others: Iterable[Api]) -> Api:
@@ -28,7 +32,20 @@ def api_versions(others: Iterable[Api]) -> Api:
             {"api_key": api.key, "min_version": api.first, "max_version": api.last}
             for api in sorted([*served, me], key=lambda api: api.key)
         ]
-        fields = {"error_code": call.note(code), "api_keys": rows}
+        least = 0 if call.version >= ABSENT_LEVEL_FROM else 1
+        fields = {
+            "error_code": call.note(code),
+            "api_keys": rows,
+            "supported_features": [
+                {"name": name, "min_version": least, "max_version": level}
+                for name, level in FEATURES.items()
+            ],
+            "finalized_features_epoch": 0,
+            "finalized_features": [
+                {"name": name, "min_version_level": level, "max_version_level": level}
+                for name, level in FEATURES.items()
+            ],
+        }
         return [cold.encode(KEY, call.version if is_known else 0, fields)]
 
     me = _api(handle)

@@ -1,4 +1,4 @@
-"""Fetch, versions 4 to 16: records of partitions from given offsets on.
+"""Fetch, versions 4 to 18: records of partitions from given offsets on.
 
 Records are sent as pieces of their own and are not copied. Source: Kafka's message definitions; KIP-227 (sessions),
 KIP-392 (racks, other replicas), KIP-516 (topic ids), KIP-951 (the new leader in the response).

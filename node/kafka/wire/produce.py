@@ -1,7 +1,7 @@
-"""Produce, versions 0 to 11: record batches for partitions, and where they were stored.
+"""Produce, versions 0 to 13: record batches for partitions, and where they were stored.
 
 Records stay views of the request's frame. Source: Kafka's message definitions; KIP-467 (errors of single records),
-KIP-951 (the new leader in the response).
+KIP-951 (the new leader in the response), KIP-516 (topic ids).
 """
 
 from struct import Struct
@@ -9,23 +9,28 @@ from typing import NamedTuple
 
 from milena.disk.files import Buffer
 from node.kafka.wire.metadata import BrokerRow
-from node.kafka.wire.primitives import WireReader, WireWriter
+from node.kafka.wire.primitives import NULL_UUID, WireReader, WireWriter
 
 FLEXIBLE_FROM = 9
 LEADERS_FROM = 10
 """The first version whose responses tell the present leader."""
+IDS_FROM = 13
+"""The first version in which topics have ids (16 bytes) in place of names."""
 
 _ROW = Struct(">ihq")
 _TIME = Struct(">q")
 
 
 class WireProduce(NamedTuple):
-    """A request. Of each partition it has the records; None if the client sent null."""
+    """A request. Of each topic it has the name, the id and the partitions.
+
+    Of each partition it has the records; None if the client sent null.
+    """
 
     transactional_id: str | None
     acks: int
     timeout_ms: int
-    topics: list[tuple[str, list[tuple[int, memoryview | None]]]]
+    topics: list[tuple[str, bytes, list[tuple[int, memoryview | None]]]]
 
 
 class ProducedRow(NamedTuple):
@@ -51,28 +56,32 @@ def decode_request(reader: WireReader, version: int) -> WireProduce:
     transactional_id = reader.nullable_string() if version >= 3 else None
     acks = reader.int16()
     timeout_ms = reader.int32()
-    topics: list[tuple[str, list[tuple[int, memoryview | None]]]] = []
+    topics: list[tuple[str, bytes, list[tuple[int, memoryview | None]]]] = []
     for _ in range(reader.array(3)):
-        name = reader.string()
+        topic_id = reader.uuid() if version >= IDS_FROM else NULL_UUID
+        name = "" if version >= IDS_FROM else reader.string()
         partitions: list[tuple[int, memoryview | None]] = []
         for _ in range(reader.array(5)):
             partition = reader.int32()
             partitions.append((partition, reader.records()))
             reader.skip_tags()
         reader.skip_tags()
-        topics.append((name, partitions))
+        topics.append((name, topic_id, partitions))
     reader.skip_tags()
     return WireProduce(transactional_id, acks, timeout_ms, topics)
 
 
 def encode_response(
-    version: int, topics: list[tuple[str, list[ProducedRow]]], leaders: list[BrokerRow]
+    version: int, topics: list[tuple[str, bytes, list[ProducedRow]]], leaders: list[BrokerRow]
 ) -> list[Buffer]:
     """Return a response. ``leaders``: the addresses of the leaders that rows name."""
     writer = WireWriter(is_flexible=version >= FLEXIBLE_FROM)
     writer.array(len(topics))
-    for name, rows in topics:
-        writer.string(name)
+    for name, topic_id, rows in topics:
+        if version >= IDS_FROM:
+            writer.raw(topic_id)
+        else:
+            writer.string(name)
         writer.array(len(rows))
         for row in rows:
             _encode_row(writer, row, version)

@@ -4,14 +4,17 @@ from typing import Any
 
 import pytest
 
-from node.kafka.apis.metadata import CLUSTER_OPERATIONS
+from http_api.protocol.kafka_codes import KafkaCode
+from node.kafka.apis.cluster import QUORUM_TOPIC
+from node.kafka.apis.metadata import CLUSTER_OPERATIONS, LISTENER
+from raft_meta.machine.commands import SetKafkaAddresses
 from tests.support.clusters.kafka_clients import KafkaClient, client_of
 from tests.support.clusters.nodes import ROOT, cluster_of
 from tests.support.time.virtual_time import virtual
 
 
 class TestDescribeCluster:
-    @pytest.mark.parametrize("version", range(2))
+    @pytest.mark.parametrize("version", range(3))
     @virtual
     async def test_it_has_the_brokers_and_the_id(self, version: int) -> None:
         async with cluster_of() as cluster:
@@ -34,6 +37,49 @@ class TestDescribeCluster:
                 assert (found.error_code, found.endpoint_type, found.brokers) == (code, kind, [])
                 assert "ask for endpoints of type 1" in found.error_message
 
+    @virtual
+    async def test_brokers_that_are_fenced_are_listed_on_request(self) -> None:
+        async with cluster_of() as cluster:
+            for broker_id in (1, 3):
+                node = cluster.nodes[broker_id]
+                await node.metadata.propose(
+                    SetKafkaAddresses(
+                        broker_id=broker_id,
+                        broker_epoch=node.membership.broker_epoch,
+                        addresses=((LISTENER, f"n{broker_id}", 9092),),
+                    ),
+                    timeout_ms=2_000,
+                )
+            client = client_of(cluster.nodes[2])
+            await cluster.kill(3)
+            await cluster.until(lambda: cluster.image.brokers[3].is_fenced)
+            for has_fenced, expected in ((False, [1, 2]), (True, [1, 2, 3])):
+                found = await client.call(60, 2, include_fenced_brokers=has_fenced)
+                assert sorted(row.broker_id for row in found.brokers) == expected
+                assert [row.broker_id for row in found.brokers if row.is_fenced] == expected[2:]
+
+
+class TestDescribeQuorum:
+    @pytest.mark.parametrize("version", range(3))
+    @virtual
+    async def test_it_has_the_voters_and_the_leader(self, version: int) -> None:
+        async with cluster_of() as cluster:
+            asked = [
+                {"topic_name": name, "partitions": [{"partition_index": 0}]}
+                for name in (QUORUM_TOPIC, "t")
+            ]
+            found = await client_of(cluster.nodes[2]).call(55, version, topics=asked)
+            quorum, other = (topic.partitions[0] for topic in found.topics)
+            status = cluster.nodes[2].metadata.quorum.status()
+            assert (quorum.error_code, quorum.leader_id) == (0, status.leader_id)
+            assert (quorum.leader_epoch, quorum.high_watermark) == (
+                status.term,
+                status.commit_index,
+            )
+            ends = {state.replica_id: state.log_end_offset for state in quorum.current_voters}
+            assert ends == {1: -1, 2: status.applied_index, 3: -1}
+            assert other.error_code == KafkaCode.UNKNOWN_TOPIC_OR_PARTITION
+
 
 class TestDescribeLogDirs:
     @staticmethod
@@ -51,7 +97,7 @@ class TestDescribeLogDirs:
             for part in topic.partitions
         ]
 
-    @pytest.mark.parametrize("version", range(1, 5))
+    @pytest.mark.parametrize("version", range(1, 6))
     @virtual
     async def test_a_node_shows_its_own_replicas(self, version: int) -> None:
         async with cluster_of() as cluster:

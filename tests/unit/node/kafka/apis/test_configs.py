@@ -315,6 +315,8 @@ async def test_topics_and_brokers_are_listed() -> None:
         assert await listed(TOPIC) == topics
         assert await listed(BROKER, TOPIC, BROKER) == [*topics, *brokers]
         assert await listed(8, 16, 32) == []
+        # Version 0 asks for client metrics, of which there are none.
+        assert (await client.call(74, 0)).config_resources == []
         for odd in (-128, 0, 3, 127):
             found = await client.call(74, 1, resource_types=[TOPIC, odd])
             assert (found.error_code, found.config_resources) == (35, [])

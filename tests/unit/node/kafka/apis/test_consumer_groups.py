@@ -259,6 +259,15 @@ async def test_members_commit_under_their_epoch_what_they_hold() -> None:
         assert await fetch(client, {"t": [0]}) == {("t", 0): (7, "note")}
         stale = member | {"generation_id_or_member_epoch": joined.member_epoch + 1}
         assert await commit(client, ("t", 0, 8), **stale) == [KafkaCode.STALE_MEMBER_EPOCH]
+        await cluster.create("u", PARTITIONS)
+        assert await commit(client, ("t", 1, 5), ("u", 0, 5), **member) == [
+            0,
+            KafkaCode.STALE_MEMBER_EPOCH,
+        ]
+        for epoch, code in ((joined.member_epoch, 0), (9, KafkaCode.STALE_MEMBER_EPOCH)):
+            group = {"group_id": "g", "member_id": "m1", "member_epoch": epoch, "topics": None}
+            (found,) = (await client.call(9, 9, groups=[group], require_stable=True)).groups
+            assert found.error_code == code
         other = member | {"member_id": "m9"}
         assert await commit(client, ("t", 0, 8), **other) == [KafkaCode.UNKNOWN_MEMBER_ID]
 

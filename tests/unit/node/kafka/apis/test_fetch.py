@@ -88,7 +88,7 @@ def batch(*texts: str) -> bytes:
     return encoded(numbered(*(KafkaRecord(text.encode()) for text in texts)))
 
 
-@pytest.mark.parametrize("version", range(4, 17))
+@pytest.mark.parametrize("version", range(4, 19))
 @virtual
 async def test_records_of_both_interfaces_are_read_in_order(version: int) -> None:
     async with cluster_of() as cluster:

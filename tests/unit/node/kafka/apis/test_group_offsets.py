@@ -1,5 +1,6 @@
 """OffsetCommit, OffsetFetch and OffsetDelete, as a client sends them to a group's coordinator."""
 
+import uuid
 from typing import Any
 
 import pytest
@@ -73,6 +74,43 @@ async def test_offsets_come_back_in_every_version(commits: int, fetches: int) ->
         }
         if fetches >= 2:
             assert await fetch(client, None, fetches) == {("t", 0): (7, "note")}
+
+
+@virtual
+async def test_topics_are_named_by_their_ids_in_version_10() -> None:
+    async with cluster_of() as cluster:
+        await cluster.create("t", (1, 2, 3))
+        client = await coordinator(cluster)
+        ids = [uuid.UUID(hex=cluster.image.topic_ids["t"]), uuid.uuid4()]
+        row = {"partition_index": 0, "committed_offset": 7, "committed_leader_epoch": -1}
+        rows = [{"topic_id": one, "partitions": [row]} for one in ids]
+        assert await commit(client, version=10, topics=rows) == [0, KafkaCode.UNKNOWN_TOPIC_ID]
+        asked = [{"topic_id": one, "partition_indexes": [0]} for one in ids]
+        for topics, expected in (
+            (asked, [(ids[0], 0, 7), (ids[1], KafkaCode.UNKNOWN_TOPIC_ID, -1)]),
+            (None, [(ids[0], 0, 7)]),
+        ):
+            group = {"group_id": "g", "member_id": None, "member_epoch": -1, "topics": topics}
+            (found,) = (await client.call(9, 10, groups=[group], require_stable=True)).groups
+            told = [
+                (topic.topic_id, one.error_code, one.committed_offset)
+                for topic in found.topics
+                for one in topic.partitions
+            ]
+            assert (found.error_code, told) == (0, expected)
+
+
+@virtual
+async def test_a_client_that_only_commits_may_send_a_member_id() -> None:
+    # librdkafka makes itself one before it joins.
+    async with cluster_of() as cluster:
+        await cluster.create("t", (1, 2, 3))
+        client = await coordinator(cluster)
+        assert await commit(client, ("t", 0, 3), member_id="made-up") == [0]
+        joined = await join(client, version=3)
+        await sync(client, joined, rows=[(joined.member_id, b"a")])
+        refused = await commit(client, ("t", 0, 4), member_id="made-up")
+        assert refused == [KafkaCode.UNKNOWN_MEMBER_ID]
 
 
 @virtual

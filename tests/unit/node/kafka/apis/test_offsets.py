@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from http_api.protocol.kafka_codes import KafkaCode
 from tests.support.clusters.kafka_clients import KafkaClient, client_of
 from tests.support.clusters.nodes import Cluster, cluster_of
 from tests.support.disk.kafka_batches import NOW_MS, KafkaRecord, encoded, numbered
@@ -35,7 +36,7 @@ async def produce(client: KafkaClient, *times: int) -> None:
     assert found.responses[0].partition_responses[0].error_code == 0
 
 
-@pytest.mark.parametrize("version", range(1, 7))
+@pytest.mark.parametrize("version", range(1, 12))
 @virtual
 async def test_ends_and_times(version: int) -> None:
     async with cluster_of() as cluster:
@@ -53,6 +54,35 @@ async def test_ends_and_times(version: int) -> None:
             (NOW_MS + 21, (0, -1, -1)),
         ):
             assert await offset(client, timestamp, version=version) == expected
+
+
+@virtual
+async def test_the_greatest_time_has_the_first_record_of_that_time() -> None:
+    async with cluster_of() as cluster:
+        await cluster.create("t", (1, 2, 3))
+        client = client_of(cluster.nodes[1])
+        assert await offset(client, -3, version=7) == (0, -1, -1)
+        await produce(client, 0, 30, 10)
+        await produce(client, 30, 20)
+        assert await offset(client, -3, version=7) == (0, 1, NOW_MS + 30)
+
+
+@pytest.mark.parametrize(
+    ("timestamp", "first", "place"), [(-3, 7, 1), (-4, 8, 0), (-5, 9, -1), (-6, 11, -1)]
+)
+@virtual
+async def test_places_by_name_are_found_from_their_version_on(
+    timestamp: int, first: int, place: int
+) -> None:
+    async with cluster_of() as cluster:
+        await cluster.create("t", (1, 2, 3))
+        client = client_of(cluster.nodes[1])
+        await produce(client, 0, 10)
+        for version in range(1, 12):
+            code, found, _ = await offset(client, timestamp, version=version)
+            expected = (0, place) if version >= first else (KafkaCode.UNSUPPORTED_VERSION, -1)
+            assert (code, found) == expected, version
+        assert (await offset(client, -7, version=11))[0] == KafkaCode.UNSUPPORTED_VERSION
 
 
 @virtual

@@ -1,11 +1,14 @@
 """Produce: what is stored, which codes clients get, and the order of batches."""
 
 import asyncio
+import uuid
 from typing import Any
 
 import pytest
 
+from http_api.protocol.kafka_codes import KafkaCode
 from milena.model.types import Codec
+from node.kafka.apis.items import NO_ID
 from node.kafka.apis.produce import REFUSED_KEPT_MS
 from node.kafka.apis.producers import APIS as PRODUCER_APIS
 from node.kafka.wire import cold
@@ -39,7 +42,13 @@ async def produce(
     client: KafkaClient, records: bytes | None, *, version: int = VERSION, **more: Any
 ) -> Any:
     """The response of the one partition."""
-    found = await client.call(0, version, **fields(records, **more))
+    asked = fields(records, **more)
+    if version >= 13:
+        (topic,) = asked["topic_data"]
+        wanted = [{"topic_id": NO_ID, "name": topic.pop("name")}]
+        metadata = await client.call(3, 12, topics=wanted, allow_auto_topic_creation=False)
+        topic["topic_id"] = metadata.topics[0].topic_id or uuid.uuid4()
+    found = await client.call(0, version, **asked)
     return found.responses[0].partition_responses[0]
 
 
@@ -49,7 +58,7 @@ async def producer_of(client: KafkaClient) -> tuple[int, int]:
     return made.producer_id, made.producer_epoch
 
 
-@pytest.mark.parametrize("version", range(3, 12))
+@pytest.mark.parametrize("version", range(3, 14))
 @virtual
 async def test_records_are_stored_and_readable_everywhere(version: int) -> None:
     async with cluster_of() as cluster:
@@ -62,6 +71,14 @@ async def test_records_are_stored_and_readable_everywhere(version: int) -> None:
         await cluster.until(lambda: cluster.runner(3, "t").high_watermark == 3)
         for node in cluster.nodes.values():
             assert await node.read("t", is_local=True) == ["a", "b", "c"]
+
+
+@virtual
+async def test_an_id_that_no_topic_has_is_unknown() -> None:
+    async with cluster_of(Cluster(node_ids=(1,))) as cluster:
+        client = client_of(cluster.nodes[1])
+        row = await produce(client, batch("a"), version=13, topic="none")
+        assert row.error_code == KafkaCode.UNKNOWN_TOPIC_ID
 
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])

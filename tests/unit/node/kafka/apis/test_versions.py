@@ -21,6 +21,11 @@ async def test_the_list_is_the_table(version: int) -> None:
     assert {row.api_key: (row.min_version, row.max_version) for row in found.api_keys} == {
         key: (api.first, api.last) for key, api in APIS.items()
     }
+    least = 0 if version >= 4 else 1
+    told = [(one.name, one.min_version, one.max_version) for one in found.supported_features or ()]
+    assert told == ([("group.version", least, 1)] if version >= 3 else [])
+    levels = [(one.name, one.max_version_level) for one in found.finalized_features or ()]
+    assert levels == ([("group.version", 1)] if version >= 3 else [])
 
 
 @pytest.mark.parametrize("version", [5, 99, 32_767, -1, -32_768])

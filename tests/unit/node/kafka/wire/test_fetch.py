@@ -10,7 +10,7 @@ from node.kafka.wire import fetch as wire
 from node.kafka.wire.metadata import BrokerRow
 from node.kafka.wire.primitives import NULL_UUID, MalformedFrameError, WireReader
 
-VERSIONS = range(4, 17)
+VERSIONS = range(4, 19)
 TOPIC_ID = bytes(range(16))
 FetchTopic, Forgotten = FetchRequest.FetchTopic, FetchRequest.ForgottenTopic
 

@@ -1,15 +1,17 @@
 """Produce, in every version, against the encoders and decoders of kafka-python."""
 
 import random
+import uuid
 
 import pytest
 from kafka.protocol.producer import ProduceRequest, ProduceResponse
 
 from node.kafka.wire import produce as wire
 from node.kafka.wire.metadata import BrokerRow
-from node.kafka.wire.primitives import MalformedFrameError, WireReader
+from node.kafka.wire.primitives import NULL_UUID, MalformedFrameError, WireReader
 
-VERSIONS = range(3, 12)
+VERSIONS = range(3, 14)
+TOPIC_ID = uuid.UUID(int=5)
 TopicData = ProduceRequest.TopicProduceData
 PartitionData = TopicData.PartitionProduceData
 
@@ -29,7 +31,7 @@ def encoded(version: int) -> bytes:
         transactional_id="tx",
         acks=-1,
         timeout_ms=1_500,
-        topic_data=[TopicData(version=version, name="t", partition_data=parts)],
+        topic_data=[TopicData(version=version, name="t", topic_id=TOPIC_ID, partition_data=parts)],
     )
     return bytes(request.encode(version=version))
 
@@ -39,8 +41,9 @@ def test_a_request_is_decoded(version: int) -> None:
     data = encoded(version)
     found = decode(data, version)
     assert (found.transactional_id, found.acks, found.timeout_ms) == ("tx", -1, 1_500)
-    ((name, ((first, records), second)),) = found.topics
-    assert (name, first, bytes(records or b""), second) == ("t", 0, b"first", (7, None))
+    ((name, topic_id, ((first, records), second)),) = found.topics
+    assert (name, topic_id) == (("", TOPIC_ID.bytes) if version >= 13 else ("t", NULL_UUID))
+    assert (first, bytes(records or b""), second) == (0, b"first", (7, None))
     assert records is not None
     assert records.obj is data, "records are a view of the frame"
 
@@ -61,13 +64,16 @@ def test_a_response_is_what_kafka_python_reads(version: int) -> None:
         wire.ProducedRow(2, 6, message="moved", leader=(2, 9)),
     ]
     leaders = [BrokerRow(2, "h", 9093, None)]
-    data = memoryview(b"".join(wire.encode_response(version, [("t", rows)], leaders)))
+    data = memoryview(
+        b"".join(wire.encode_response(version, [("t", TOPIC_ID.bytes, rows)], leaders))
+    )
     is_flexible = version >= wire.FLEXIBLE_FROM
     found, end = ProduceResponse._struct.compiled_decode_from(
         version, compact=is_flexible, tagged=is_flexible, data_class=ProduceResponse
     )(data, 0)
     assert end == len(data)
     (topic,) = found.responses
+    assert topic.topic_id == TOPIC_ID if version >= 13 else topic.name == "t"
     parts = topic.partition_responses
     assert [(p.index, p.error_code, p.base_offset) for p in parts] == [
         (0, 0, 5),
