@@ -11,6 +11,7 @@ from milena.model.errors import MilenaError
 from node.control.standing import Standing
 from node.groups.classic.service import ClassicGroups
 from node.groups.server_members import ServerMembers
+from node.kafka.fetch_sessions import FetchSessions
 from node.kafka.identity import AccessServices, ConnectionIdentity
 from node.kafka.wire import cold
 from node.kafka.wire.primitives import WireReader
@@ -92,6 +93,7 @@ class KafkaServices:
     """Fetches that wait for records."""
     refused_batches: dict[tuple[str, int, int], tuple[int, int]] = field(default_factory=dict)
     """First sequence and monotonic time of a batch that was refused, by topic id, partition and producer id."""
+    fetch_sessions: FetchSessions = field(default_factory=FetchSessions)
 
 
 @dataclass(frozen=True, slots=True)

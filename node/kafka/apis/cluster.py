@@ -13,7 +13,7 @@ from operator import attrgetter
 
 from http_api.protocol.kafka_codes import KafkaCode
 from node.kafka.apis.api import Api, Body, KafkaCall, KafkaServices
-from node.kafka.apis.metadata import CLUSTER_OPERATIONS, LISTENER, brokers_of
+from node.kafka.apis.metadata import CLUSTER_OPERATIONS, brokers_of
 from node.kafka.wire.metadata import BrokerRow
 from node.replica.runner import PartitionRunner
 
@@ -73,7 +73,7 @@ def _brokers(
     for row in brokers_of(services, call):
         yield row, False
     for broker in services.metadata.image.brokers.values() if has_fenced else ():
-        address = broker.kafka_address(LISTENER)
+        address = broker.kafka_address(call.address.listener)
         if (
             broker.is_fenced
             and address is not None
@@ -99,11 +99,11 @@ async def _describe_quorum(services: KafkaServices, call: KafkaCall) -> Body:
     nodes = [
         {
             "node_id": voter,
-            "listeners": [{"name": LISTENER, "host": address[0], "port": address[1]}],
+            "listeners": [{"name": call.address.listener, "host": address[0], "port": address[1]}],
         }
         for voter in image.voters
         if (broker := image.brokers.get(voter)) is not None
-        and (address := broker.kafka_address(LISTENER)) is not None
+        and (address := broker.kafka_address(call.address.listener)) is not None
     ]
     topics = [{"topic_name": topic, "partitions": parts} for topic, parts in rows.items()]
     return call.answer({"topics": topics, "nodes": nodes})

@@ -3,8 +3,8 @@
 A follower serves what lies below its own high watermark (KIP-392). If a client names its rack, the leader sends it to a
 replica there.
 
-A fetch waits at the ends of all its partitions at once, until there is enough to send or its time is up. There are no
-fetch sessions (KIP-227): every request names all of its partitions, and the response says so by session id 0.
+A fetch waits at the ends of all its partitions at once, until there is enough to send or its time is up. A session
+(``node.kafka.fetch_sessions``) says which partitions an incremental fetch has.
 """
 
 import asyncio
@@ -22,6 +22,7 @@ from node.kafka.apis.leading import (
     nearer_replica,
 )
 from node.kafka.batches import sent
+from node.kafka.fetch_sessions import NO_SESSION, FetchPlan
 from node.kafka.wire.fetch import (
     FLEXIBLE_FROM,
     IDS_FROM,
@@ -250,11 +251,24 @@ class _FetchRound:
         return not waiting.has_ended
 
 
+def _planned(services: KafkaServices, call: KafkaCall, request: WireFetch) -> FetchPlan | KafkaCode:
+    if call.address.is_shared and request.session_id == NO_SESSION:
+        # A request of a session need not name a partition. So no other node could tell to which broker it belongs.
+        return FetchPlan(request.topics)
+    return services.fetch_sessions.plan(
+        request,
+        has_ids=call.version >= IDS_FROM,
+        owner=(call.host, call.client_id),
+        now_ms=services.clock.now_ms(),
+    )
+
+
 async def _fetch(services: KafkaServices, call: KafkaCall) -> Body:
     request = decode_request(call.reader, call.version)
-    if request.session_id:
-        code = call.note(KafkaCode.FETCH_SESSION_ID_NOT_FOUND)
-        return encode_response(call.version, [], leaders=[], error_code=code)
+    plan = _planned(services, call, request)
+    if isinstance(plan, KafkaCode):
+        return encode_response(call.version, [], leaders=[], error_code=call.note(plan))
+    request = request._replace(topics=plan.topics)
     loop = asyncio.get_running_loop()
     wait_ms = min(max(0, request.wait_ms), services.limits.fetch_wait_ms_max)
     deadline_s = loop.time() + wait_ms / 1000
@@ -268,9 +282,13 @@ async def _fetch(services: KafkaServices, call: KafkaCall) -> Body:
             rows = [row for _, _, rows in found.topics for row in rows]
             for row in rows:
                 call.note(row.error_code)
-            leaders = [row.leader for row in rows]
+            topics = plan.told(found.topics)
+            leaders = [row.leader for _, _, rows in topics for row in rows]
             return encode_response(
-                call.version, found.topics, leaders=addresses_of(services, call, leaders)
+                call.version,
+                topics,
+                leaders=addresses_of(services, call, leaders),
+                session_id=plan.session_id,
             )
         if not await found.wait(left_s):
             deadline_s = loop.time()

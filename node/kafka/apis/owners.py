@@ -33,9 +33,14 @@ def _leader(services: KafkaServices, parts: Iterable[tuple[Topic | None, int]]) 
 def _of_produce(services: KafkaServices, call: KafkaCall) -> int | None:
     image = services.metadata.image
     request = produce.decode_request(call.reader, call.version)
+    has_id = call.version >= produce.IDS_FROM
     return _leader(
         services,
-        ((image.topic(name), number) for name, parts in request.topics for number, _ in parts),
+        (
+            (image.topics.get(topic_id.hex()) if has_id else image.topic(name), number)
+            for name, topic_id, parts in request.topics
+            for number, _ in parts
+        ),
     )
 
 

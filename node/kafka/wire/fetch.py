@@ -44,7 +44,10 @@ class WireFetch(NamedTuple):
     bytes_max: int
     is_uncommitted: bool
     session_id: int
+    session_epoch: int
     topics: list[tuple[str, bytes, list[FetchedPartition]]]
+    forgotten: list[tuple[str, bytes, list[int]]]
+    """Partitions that the session no longer has."""
     rack: str = ""
     """The client's rack; empty: it has none."""
 
@@ -76,10 +79,9 @@ def decode_request(reader: WireReader, version: int) -> WireFetch:
         reader.int32()
     wait_ms, bytes_min, bytes_max = reader.int32(), reader.int32(), reader.int32()
     is_uncommitted = reader.int8() == 0
-    session_id = 0
+    session_id, session_epoch = 0, -1
     if version >= 7:
-        session_id = reader.int32()
-        reader.int32()
+        session_id, session_epoch = reader.int32(), reader.int32()
     topics: list[tuple[str, bytes, list[FetchedPartition]]] = []
     for _ in range(reader.array(3)):
         topic_id = reader.uuid() if version >= IDS_FROM else NULL_UUID
@@ -87,17 +89,26 @@ def decode_request(reader: WireReader, version: int) -> WireFetch:
         partitions = [_decode_partition(reader, version) for _ in range(reader.array(16))]
         reader.skip_tags()
         topics.append((name, topic_id, partitions))
+    forgotten: list[tuple[str, bytes, list[int]]] = []
     if version >= 7:
         for _ in range(reader.array(3)):
-            if version >= IDS_FROM:
-                reader.uuid()
-            else:
-                reader.string()
-            reader.int32s()
+            topic_id = reader.uuid() if version >= IDS_FROM else NULL_UUID
+            name = "" if version >= IDS_FROM else reader.string()
+            forgotten.append((name, topic_id, reader.int32s()))
             reader.skip_tags()
     rack = reader.string() if version >= PREFERRED_FROM else ""
     reader.skip_tags()
-    return WireFetch(wait_ms, bytes_min, bytes_max, is_uncommitted, session_id, topics, rack)
+    return WireFetch(
+        wait_ms,
+        bytes_min,
+        bytes_max,
+        is_uncommitted,
+        session_id,
+        session_epoch,
+        topics,
+        forgotten,
+        rack,
+    )
 
 
 def _decode_partition(reader: WireReader, version: int) -> FetchedPartition:
@@ -119,13 +130,14 @@ def encode_response(
     *,
     leaders: list[BrokerRow],
     error_code: int = 0,
+    session_id: int = 0,
 ) -> list[Buffer]:
-    """Return a response. ``leaders``: the addresses of the leaders that rows name."""
+    """Return a response. ``leaders``: the addresses of the leaders that rows name. ``session_id`` 0: no session."""
     writer = WireWriter(is_flexible=version >= FLEXIBLE_FROM)
     writer.int32(0)
     if version >= 7:
         writer.int16(error_code)
-        writer.int32(0)
+        writer.int32(session_id)
     writer.array(len(topics))
     for name, topic_id, rows in topics:
         if version >= IDS_FROM:

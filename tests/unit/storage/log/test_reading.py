@@ -222,3 +222,24 @@ def test_an_emptied_log_remembers_its_last_epoch_over_a_crash(files, log):
     assert log.state.epochs.last_epoch == 2
     append(log, make_batch(), leader_epoch=3)
     assert log.state.epoch_end(9) == (3, 7)
+
+
+# Searching for the greatest time.
+
+
+def test_the_first_record_of_the_greatest_time_is_found(log):
+    assert log.greatest_timestamp() is None
+    for base, deltas in ((100, [0, 50, 20]), (90, [0, 60, 10])):
+        append(log, make_batch(3, timestamp_ms=base, timestamp_deltas=deltas))
+    assert log.greatest_timestamp() == (1, 150)
+    log.start.advance(2)
+    assert log.greatest_timestamp() == (4, 150)
+    log.start.advance(5)
+    assert log.greatest_timestamp() == (5, 100)
+
+
+def test_a_control_batch_is_never_the_greatest(log):
+    columns = RecordColumns(None, None, None, [b"v"], None)
+    append(log, make_batch(2, timestamp_ms=0, timestamp_deltas=[400, 7]))
+    append(log, encode_batch(columns, base_timestamp_ms=500, is_control=True))
+    assert log.greatest_timestamp() == (0, 400)

@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 
 from http_api.protocol.kafka_codes import KafkaCode
+from node.kafka.apis.api import INSIDE
 from node.kafka.apis.cluster import QUORUM_TOPIC
-from node.kafka.apis.metadata import CLUSTER_OPERATIONS, LISTENER
+from node.kafka.apis.metadata import CLUSTER_OPERATIONS
 from raft_meta.machine.commands import SetKafkaAddresses
 from tests.support.clusters.kafka_clients import KafkaClient, client_of
 from tests.support.clusters.nodes import ROOT, cluster_of
@@ -46,7 +47,7 @@ class TestDescribeCluster:
                     SetKafkaAddresses(
                         broker_id=broker_id,
                         broker_epoch=node.membership.broker_epoch,
-                        addresses=((LISTENER, f"n{broker_id}", 9092),),
+                        addresses=((INSIDE, f"n{broker_id}", 9092),),
                     ),
                     timeout_ms=2_000,
                 )

@@ -285,15 +285,42 @@ async def test_a_reader_of_committed_records_gets_the_same_ones_from_a_follower(
         assert [(p.high_watermark, p.last_stable_offset) for p in found] == [(3, 3)] * 2
 
 
+@pytest.mark.parametrize("version", [7, 12, 13, 18])
 @virtual
-async def test_there_are_no_sessions() -> None:
+async def test_a_session_leaves_out_what_has_no_news(version: int) -> None:
     async with cluster_of(Cluster(node_ids=(1,))) as cluster:
         await cluster.create("t", (1,))
+        await cluster.create("u", (1,))
         client = client_of(cluster.nodes[1])
-        found = await client.call(1, 7, **request(("t", 0, 0), session_id=5, session_epoch=1))
-        assert (found.error_code, found.session_id) == (70, 0)
-        found = await client.call(1, 7, **request(("t", 0, 0), session_id=0, session_epoch=0))
-        assert (found.error_code, found.session_id) == (0, 0)
+
+        def named(*parts: tuple[str, int, int]) -> dict[str, Any]:
+            asked = request(*parts)
+            for topic in asked["topics"] if version >= 13 else ():
+                topic["topic_id"] = uuid.UUID(hex=cluster.image.topic_ids[topic.pop("topic")])
+            return asked
+
+        async def ask(epoch: int, *parts: tuple[str, int, int], session_id: int) -> Any:
+            more = {"session_id": session_id, "session_epoch": epoch}
+            return await client.call(1, version, **named(*parts) | more)
+
+        opened = await ask(0, ("t", 0, 0), ("u", 0, 0), session_id=0)
+        session_id = opened.session_id
+        assert (opened.error_code, len(opened.responses), session_id > 0) == (0, 2, True)
+        nothing = await ask(1, session_id=session_id)
+        assert (nothing.error_code, nothing.responses, nothing.session_id) == (0, [], session_id)
+        await produce(client, batch("a"), topic="u")
+        news = await ask(2, session_id=session_id)
+        (topic,) = news.responses
+        assert values(bytes(topic.partitions[0].records)) == ["a"]
+        moved = await ask(3, ("u", 0, 1), session_id=session_id)
+        assert moved.responses == []
+        refused = await ask(3, session_id=session_id)
+        assert (refused.error_code, refused.session_id, refused.responses) == (71, 0, [])
+        unknown = await ask(4, session_id=session_id + 1)
+        assert unknown.error_code == 70
+        closed = await ask(-1, ("t", 0, 0), session_id=session_id)
+        assert (closed.error_code, closed.session_id, len(closed.responses)) == (0, 0, 1)
+        assert (await ask(4, session_id=session_id)).error_code == 70
 
 
 async def timed(asking: Any) -> tuple[Any, int]:

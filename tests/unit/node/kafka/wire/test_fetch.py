@@ -52,11 +52,12 @@ def test_a_request_is_decoded(version: int) -> None:
     found = decode(encoded(version), version)
     assert (found.wait_ms, found.bytes_min, found.bytes_max) == (100, 1, 1_000)
     assert not found.is_uncommitted
-    assert found.session_id == (8 if version >= 7 else 0)
+    assert (found.session_id, found.session_epoch) == ((8, 2) if version >= 7 else (0, -1))
     epoch = 4 if version >= 9 else -1
     name, topic_id = ("", TOPIC_ID) if version >= 13 else ("t", NULL_UUID)
     assert found.rack == ("r" if version >= 11 else "")
     assert found.topics == [(name, topic_id, [wire.FetchedPartition(3, epoch, 1 << 40, 500)])]
+    assert found.forgotten == ([(name, topic_id, [1, 2])] if version >= 7 else [])
 
 
 @pytest.mark.parametrize("version", VERSIONS)
