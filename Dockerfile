@@ -27,7 +27,7 @@ COPY milena milena
 RUN if ls /given/*.whl > /dev/null 2>&1; then export PIP_NO_INDEX=1 PIP_FIND_LINKS=/given; fi && \
     export PIP_NO_CACHE_DIR=1 PIP_CONSTRAINT=/given/requirements.lock && \
     python3 -m venv /pip && \
-    /pip/bin/python -m pip wheel --wheel-dir /wheelhouse '.[node]' ./node && \
+    /pip/bin/python -m pip wheel --wheel-dir /wheelhouse '.[node,kafka]' './node[kafka]' && \
     /pip/bin/python -m pip install /wheelhouse/*.whl mypy setuptools
 # The output of this step says whether the build is pure or compiled.
 RUN mkdir /extensions && \
@@ -42,7 +42,7 @@ COPY --from=wheels /wheelhouse /wheelhouse
 COPY --from=wheels /extensions /extensions
 # The image runs with a read-only root, so pip would have no use in it.
 RUN python3 -m venv /opt/milena && \
-    /opt/milena/bin/python -m pip install --no-cache-dir --no-index --find-links /wheelhouse milena-node && \
+    /opt/milena/bin/python -m pip install --no-cache-dir --no-index --find-links /wheelhouse 'milena-node[kafka]' && \
     cp -r /extensions/. /opt/milena/lib/python3*/site-packages/ && \
     /opt/milena/bin/python -m pip uninstall --yes pip && \
     rm -rf /opt/milena/lib/python3*/site-packages/setuptools* /opt/milena/lib/python3*/site-packages/pkg_resources
@@ -67,7 +67,7 @@ ENV PATH=/opt/milena/bin:/usr/local/bin:/usr/bin:/bin \
 USER 10001:10001
 WORKDIR /var/lib/milena
 VOLUME /var/lib/milena
-EXPOSE 8082 7082
+EXPOSE 8082 7082 9092
 # Exec form: milena is process 1 and gets SIGTERM, which drains the node.
 ENTRYPOINT ["milena"]
 CMD ["start", "--data-dir", "/var/lib/milena/data", "--listen", "0.0.0.0:8082"]

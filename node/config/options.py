@@ -84,7 +84,7 @@ class NodeConfig:
         metadata=option(
             kinds.listen_address(),
             "Where the node listens for Kafka clients, which speak Kafka's own protocol. It needs the extra `kafka` "
-            "of milena-node, and for now an address of this machine alone, such as `127.0.0.1:9092`.",
+            "of milena-node. An address beyond this machine needs `admin_password_file` with `access_mode = required`.",
             NODE,
             says="none: no Kafka interface",
         ),

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from milena.model.access import ANONYMOUS, USER_PREFIX
+from milena.model.access import ANONYMOUS, USER_PREFIX, AccessMode
 from milena.model.errors import StartupError
 from node.config.options import NodeConfig
 
@@ -58,7 +58,7 @@ def check_config(config: NodeConfig) -> None:
 
 
 def _check_kafka(config: NodeConfig) -> None:
-    """Refuse a Kafka interface that strangers could reach: it asks no client for credentials yet."""
+    """Refuse a Kafka interface that strangers could use, and addresses that say nothing."""
     for name, needed in (
         ("kafka_advertise", "kafka_listen"),
         ("kafka_external_advertise", "kafka_external_listen"),
@@ -77,11 +77,13 @@ def _check_kafka(config: NodeConfig) -> None:
         ("kafka_listen", config.kafka_listen),
         ("kafka_external_listen", config.kafka_external_listen),
     ):
-        if listen is None or listen.is_loopback:
+        # While the cluster asks for credentials, the interface lets in superusers alone.
+        is_closed = config.admin_password_file and config.access_mode == AccessMode.REQUIRED
+        if listen is None or listen.is_loopback or is_closed:
             continue
         raise StartupError(
-            f"{name} = {listen} is open beyond this machine, and the Kafka interface checks no "
-            "rights yet; use an address of this machine, such as 127.0.0.1:9092"
+            f"{name} = {listen} is open beyond this machine, and asks no client for credentials; set "
+            "admin_password_file with access_mode = required, or use an address of this machine, such as 127.0.0.1:9092"
         )
 
 

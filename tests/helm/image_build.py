@@ -160,7 +160,7 @@ def _fetch_wheels(context: Path) -> None:
     wheels = context / "build" / "wheelhouse"
     pip = (sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check")
     lock = ("--constraint", "requirements.lock", "--wheel-dir", str(wheels))
-    run(*pip, *lock, ".[node]", "mypy", "setuptools>=77", cwd=context)
+    run(*pip, *lock, ".[node,kafka]", "mypy", "setuptools>=77", cwd=context)
     # Only what the image is to build by itself is taken away again.
     for built in wheels.glob("milena-*.whl"):
         built.unlink()

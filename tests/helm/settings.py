@@ -43,9 +43,11 @@ SET_BY_CHART = frozenset(
         "oidc_jwks_file",
         # Of a pod the log is collected, and no file.
         "audit_file",
-        # It takes loopback addresses only, which no other pod reaches.
         "kafka_listen",
         "kafka_advertise",
+        "kafka_external_listen",
+        "kafka_external_advertise",
+        "kafka_one_address",
     }
 )
 """Settings that differ from node to node or follow from other values."""

@@ -101,7 +101,7 @@ def test_the_image_says_what_it_is(image: BuiltImage) -> None:
     assert config["Entrypoint"] == ["milena"]
     assert config["Cmd"][0] == "start"
     assert config["Volumes"] == {"/var/lib/milena": {}}
-    assert set(config["ExposedPorts"]) == {"8082/tcp", "7082/tcp"}
+    assert set(config["ExposedPorts"]) == {"8082/tcp", "7082/tcp", "9092/tcp"}
     assert config["Labels"]["org.opencontainers.image.version"] == VERSION
     assert config["Labels"]["org.opencontainers.image.licenses"] == "Apache-2.0"
 

@@ -15,6 +15,7 @@ from tests.helm.charts import (
     ROOT,
     VALUES,
     Document,
+    RefusedError,
     Rendering,
     helm,
     is_subset,
@@ -143,6 +144,64 @@ def test_the_network_policy_opens_for_what_comes_from_outside() -> None:
     ports = render(ROOT / "tests/helm/values/node-ports.yaml")
     rules = ports.one("NetworkPolicy")["spec"]["ingress"]
     assert {"ports": [{"port": "api"}]} in rules, "with addresses of machines: from anywhere"
+
+
+def ports_of(rendering: Rendering, service: str) -> dict[str, tuple[int, str]]:
+    spec = rendering.one("Service", service)["spec"]
+    return {port["name"]: (port["port"], port["targetPort"]) for port in spec["ports"]}
+
+
+def test_kafka_clients_reach_the_pods_by_their_names_and_outside_by_services_of_their_own() -> None:
+    rendering = render(ROOT / "tests/helm/values/kafka.yaml")
+    for service in (f"{RELEASE}-milena", f"{RELEASE}-milena-headless"):
+        assert ports_of(rendering, service)["kafka"] == (9092, "kafka")
+    for ordinal in range(3):
+        service = f"{RELEASE}-milena-{ordinal}-external"
+        assert ports_of(rendering, service)["kafka"] == (9094, "kafka-external")
+        (_, port) = rendering.one("Service", service)["spec"]["ports"]
+        assert port["nodePort"] == 30090 + ordinal
+    rules = rendering.one("NetworkPolicy")["spec"]["ingress"]
+    assert [[port["port"] for port in rule["ports"]] for rule in rules] == [
+        ["peer", "api"],
+        ["api"],
+        ["api", "kafka"],
+        ["api", "kafka-external"],
+    ]
+
+
+def test_kafka_clients_outside_may_share_one_load_balancer() -> None:
+    rendering = render(ROOT / "tests/helm/values/kafka-one-address.yaml")
+    service = f"{RELEASE}-milena-external"
+    assert ports_of(rendering, service) == {"api": (8082, "api"), "kafka": (443, "kafka-external")}
+    assert not [
+        d for d in rendering.all("Service") if d["metadata"]["name"].endswith("-0-external")
+    ]
+
+
+def test_without_kafka_there_is_no_port_of_it() -> None:
+    rendering = render()
+    assert {port["name"] for port in rendering.container["ports"]} == {"api", "peer"}
+    assert "kafka" not in ports_of(rendering, f"{RELEASE}-milena")
+    assert "kafka" not in rendering.one("ConfigMap")["data"]["milena.toml"]
+
+
+@pytest.mark.parametrize(
+    ("kafka", "said"),
+    [
+        ({"advertise": "a{ordinal}:9"}, "needs externalAccess.perPod.enabled"),
+        ({"advertise": "a:9"}, "a:9 is the same for all 3 nodes: use {ordinal}"),
+        ({"advertise": "a{ordinal}:9", "oneAddress": True}, "remove {ordinal}"),
+        ({"advertise": "a{ordinal}:9", "nodePorts": [1, 2]}, "names 2 ports, but 3 are needed"),
+        ({"advertise": "a:9", "oneAddress": True, "nodePorts": [1, 2]}, "but 1 are needed"),
+    ],
+)
+def test_addresses_for_kafka_clients_must_fit_the_services(
+    kafka: dict[str, object], said: str
+) -> None:
+    per_pod = {"enabled": "perPod" not in said}
+    access = {"externalAccess": {"enabled": True, "perPod": per_pod}}
+    with pytest.raises(RefusedError, match=re.escape(said)):
+        render(overrides={"kafka": {"enabled": True, **kafka}, **access})
 
 
 def test_an_ingress_leads_to_the_service_of_all_nodes() -> None:

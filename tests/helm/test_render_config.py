@@ -102,6 +102,27 @@ def test_nodes_advertise_what_they_are_reached_by_from_outside(tmp_path: Path) -
     assert nodes.start(2).advertise == "http://milena.example.org:30092"
 
 
+def test_kafka_clients_learn_the_pods_names_inside_and_other_ones_outside(tmp_path: Path) -> None:
+    def started(stem: str) -> NodeConfig:
+        values = next(path for path in VALUES if path.stem == stem)
+        return Nodes(rendering=render(values), folder=tmp_path).start(2)
+
+    host = f"{RELEASE}-milena-2.{RELEASE}-milena-headless.{DOMAIN}"
+    config = started("kafka")
+    assert [config.kafka_address(9, place) for place in (0, 1)] == [
+        (host, 9092),
+        ("milena.example.org", 30092),
+    ]
+    assert not config.kafka_one_address
+    config = started("kafka-one-address")
+    assert [config.kafka_address(9, place) for place in (0, 1)] == [
+        (host, 9092),
+        ("kafka.example.org", 443),
+    ]
+    assert config.kafka_one_address
+    assert Nodes(rendering=render(), folder=tmp_path).start(2).kafka_listen is None
+
+
 def test_the_rack_is_what_the_label_says_if_there_is_one(tmp_path: Path) -> None:
     values = next(path for path in VALUES if path.stem == "observers")
     nodes = Nodes(rendering=render(values), folder=tmp_path)
@@ -176,6 +197,7 @@ ROLLING = {
     "resources.limits.cpu": 2,
     "extraEnv": [{"name": "A", "value": "b"}],
     "podAnnotations.a": "b",
+    "kafka.enabled": True,
     "probes.liveness.periodSeconds": 11,
     "externalAccess": {
         "enabled": True,

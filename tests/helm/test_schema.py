@@ -70,7 +70,13 @@ REFUSED: tuple[tuple[str, object, str], ...] = (
     ("ingress.pathType", "Regex", "ingress.pathType must be one of the following"),
     ("ingress.annotations", {"a": 1}, "Invalid type. Expected: string, given: integer"),
     ("ingress.tls", [{"secret": "web"}], "Additional property secret is not allowed"),
+    ("kafka.advertise", "$(id):9094", "kafka.advertise: Does not match pattern"),
+    ("kafka.advertise", "node.example.org", "kafka.advertise: Does not match pattern"),
+    ("config.kafka_listen", "0.0.0.0:1", "Additional property kafka_listen is not allowed"),
     # Values that contradict each other.
+    ("kafka.advertise", "a:9094", "but kafka.enabled is false: set it, too"),
+    ("kafka", {"enabled": True, "oneAddress": True}, "kafka.oneAddress needs kafka.advertise"),
+    ("kafka", {"enabled": True, "advertise": "a:9"}, "needs externalAccess.enabled"),
     ("ingress", {"enabled": True, "path": "/log"}, "/log is not a path of a node"),
     ("podDisruptionBudget.maxUnavailable", 2, "= 2 breaks the quorum: with 3 voters at most 1"),
     ("podDisruptionBudget.maxUnavailable", "50%", "Invalid type. Expected: integer"),

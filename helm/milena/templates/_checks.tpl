@@ -52,6 +52,31 @@ latter the chart looks up the live objects. helm does so on install and upgrade,
 {{- if and $access.perPod.nodePorts (ne (len $access.perPod.nodePorts) $replicas) -}}
 {{- fail (printf "\nexternalAccess.perPod.nodePorts names %d ports for replicas = %d pods." (len $access.perPod.nodePorts) $replicas) -}}
 {{- end -}}
+{{- $kafka := .Values.kafka -}}
+{{- if and $kafka.advertise (not $kafka.enabled) -}}
+{{- fail "\nkafka.advertise names addresses for Kafka clients, but kafka.enabled is false: set it, too." -}}
+{{- end -}}
+{{- if and $kafka.oneAddress (not $kafka.advertise) -}}
+{{- fail "\nkafka.oneAddress needs kafka.advertise, the address that all nodes share." -}}
+{{- end -}}
+{{- if and $kafka.advertise (not $access.enabled) -}}
+{{- fail "\nkafka.advertise needs externalAccess.enabled, which makes the services for clients outside." -}}
+{{- end -}}
+{{- if and $kafka.advertise (not $kafka.oneAddress) -}}
+{{- if not $access.perPod.enabled -}}
+{{- fail "\nkafka.advertise needs externalAccess.perPod.enabled: a Kafka client connects to each node. Or set kafka.oneAddress, if there is one address for all." -}}
+{{- end -}}
+{{- if and (gt $replicas 1) (not (contains "{ordinal}" $kafka.advertise)) -}}
+{{- fail (printf "\nkafka.advertise = %s is the same for all %d nodes: use {ordinal}, or set kafka.oneAddress." $kafka.advertise $replicas) -}}
+{{- end -}}
+{{- end -}}
+{{- if and $kafka.oneAddress (contains "{ordinal}" $kafka.advertise) -}}
+{{- fail (printf "\nkafka.advertise = %s differs from node to node, but kafka.oneAddress is set: remove {ordinal}." $kafka.advertise) -}}
+{{- end -}}
+{{- $kafkaPorts := ternary 1 $replicas $kafka.oneAddress -}}
+{{- if and $kafka.nodePorts (ne (len $kafka.nodePorts) $kafkaPorts) -}}
+{{- fail (printf "\nkafka.nodePorts names %d ports, but %d are needed." (len $kafka.nodePorts) $kafkaPorts) -}}
+{{- end -}}
 {{- $ingress := .Values.ingress -}}
 {{- if and $ingress.enabled (ne $ingress.path "/") (not $ingress.annotations) -}}
 {{- fail (printf "\ningress.path = %s is not a path of a node. Add an annotation that tells the controller to remove it, such as\n  nginx.ingress.kubernetes.io/rewrite-target: /$2\nwith ingress.path = /log(/|$)(.*) and ingress.pathType = ImplementationSpecific." $ingress.path) -}}

@@ -44,6 +44,13 @@ peer_tls_cert_file = "/etc/milena-tls/peer/tls.crt"
 peer_tls_key_file = "/etc/milena-tls/peer/tls.key"
 peer_tls_ca_file = "/etc/milena-tls/peer/ca.crt"
 {{- end }}
+{{- if .Values.kafka.enabled }}
+kafka_listen = "0.0.0.0:9092"
+{{- if .Values.kafka.advertise }}
+kafka_external_listen = "0.0.0.0:9094"
+kafka_one_address = {{ .Values.kafka.oneAddress }}
+{{- end }}
+{{- end }}
 {{- if not (or (hasKey .Values.config "allowed_hosts") (include "milena.asksCallers" .)) }}
 allowed_hosts = {{ include "milena.hosts" . | toJson }}
 {{- end }}
@@ -60,6 +67,12 @@ ordinal="${POD_NAME##*-}"
 export MILENA_NODE_ID="$((ordinal + 1))"
 export MILENA_ADVERTISE="{{ include "milena.advertise" . }}"
 export MILENA_PEER_ADVERTISE="{{ include "milena.podHost" (dict "root" . "pod" "${POD_NAME}") }}:7082"
+{{- if .Values.kafka.enabled }}
+export MILENA_KAFKA_ADVERTISE="{{ include "milena.podHost" (dict "root" . "pod" "${POD_NAME}") }}:9092"
+{{- with .Values.kafka.advertise }}
+export MILENA_KAFKA_EXTERNAL_ADVERTISE="{{ replace "{ordinal}" "${ordinal}" . }}"
+{{- end }}
+{{- end }}
 if [ -n "${RACK:-}" ]; then export MILENA_RACK="$RACK"; fi
 if [ "$ordinal" -lt {{ int .Values.voters }} ]; then
   exec milena start --peers "{{ include "milena.voters" . }}"

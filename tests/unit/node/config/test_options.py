@@ -1,5 +1,6 @@
 """Sources and their order, refusals and what they say, and the page that is made from the code."""
 
+import socket
 from dataclasses import fields
 from pathlib import Path
 
@@ -185,6 +186,15 @@ def test_kafka_clients_reach_a_node_where_it_listens_or_where_it_says():
     assert str(config.kafka_address(9092)) == "127.0.0.1:9092"
     told = load({"kafka_listen": "localhost:9092", "kafka_advertise": "node-1.example.org:19092"})
     assert str(told.kafka_address(9092)) == "node-1.example.org:19092"
+
+
+def test_a_kafka_interface_that_asks_for_credentials_may_be_open():
+    config = load({"kafka_listen": "0.0.0.0:9092", "admin_password_file": "p"})
+    assert config.kafka_address(9092).host == socket.gethostname()
+    with pytest.raises(StartupError, match="asks no client for credentials"):
+        load(
+            {"kafka_listen": "0.0.0.0:9092", "admin_password_file": "p", "access_mode": "optional"}
+        )
 
 
 def test_kafka_clients_outside_reach_a_node_under_another_address():
