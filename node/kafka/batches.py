@@ -9,18 +9,24 @@ batch, from which a client takes its next offset.
 """
 
 import asyncio
+import time
+from collections.abc import Callable
+from contextlib import suppress
 
 from milena.disk.files import Buffer
 from milena.model.batch import v2
 from milena.model.batch.decode import decode_columns, iterate_headers
 from milena.model.batch.header import CODEC_MASK, TRANSACTIONAL_BIT, BatchHeader
 from milena.model.batch.v2_checks import wrap_v2
+from milena.model.errors import RequestTooLargeError
 from milena.model.requests import FetchResult
 from node.metadata.topic_settings import stored_codec
 from raft_meta.machine.topics.configs import TopicSettings
 
 THREAD_BYTES = 256 << 10
-"""From this size on, a batch that must be unpacked or encoded is the work of a thread."""
+"""From this size on, a batch is the work of a thread."""
+PLAIN_ON_LOOP_BYTES = 1 << 20
+"""A smaller batch is the work of a thread, too, if its records have more bytes than this once decompressed."""
 _ATTRIBUTES_POSITION = 22
 """The second byte of a Kafka batch's attributes; its lowest three bits are the codec."""
 
@@ -41,7 +47,9 @@ async def stored(
         CorruptBatchError, RequestTooLargeError, InvalidRecordError: as ``wrap_v2``.
     """
 
-    def wrapped() -> tuple[bytes, BatchHeader]:
+    def wrapped(
+        plain_bytes_max: int | None, pause: Callable[[], None] | None
+    ) -> tuple[bytes, BatchHeader]:
         return wrap_v2(
             records,
             bytes_max=settings.max_message_bytes,
@@ -50,13 +58,25 @@ async def stored(
             timestamp_type=settings.timestamp_type,
             needs_keys=settings.is_compacted,
             codec=stored_codec(settings),
+            plain_bytes_max=plain_bytes_max,
+            pause=pause,
         )
 
-    is_packed = len(records) > _ATTRIBUTES_POSITION and records[_ATTRIBUTES_POSITION] & CODEC_MASK
-    is_converted = stored_codec(settings) is not None
-    if len(records) >= THREAD_BYTES and (is_packed or is_converted):
-        return await asyncio.to_thread(wrapped)
-    return wrapped()
+    if len(records) < THREAD_BYTES:
+        # Only a thread may unpack more than a little: some kilobytes may hold many megabytes.
+        is_packed = len(records) > _ATTRIBUTES_POSITION and (
+            records[_ATTRIBUTES_POSITION] & CODEC_MASK
+        )
+        if not is_packed:
+            return wrapped(None, None)
+        with suppress(RequestTooLargeError):
+            return wrapped(PLAIN_ON_LOOP_BYTES, None)
+    return await asyncio.to_thread(wrapped, None, _give_way)
+
+
+def _give_way() -> None:
+    """Let the loop's thread run."""
+    time.sleep(0)
 
 
 async def sent(result: FetchResult) -> list[Buffer]:

@@ -1,5 +1,6 @@
 """Checks of a batch that a Kafka client encoded, and the batch that stores it."""
 
+from collections.abc import Callable
 from itertools import islice
 
 from milena.model.batch.client_checks import RECORDS_MAX, check_client_times
@@ -46,6 +47,8 @@ def wrap_v2(
     codec: Codec | None = None,
     records_max: int = RECORDS_MAX,
     is_in_transaction: bool = False,
+    plain_bytes_max: int | None = None,
+    pause: Callable[[], None] | None = None,
 ) -> tuple[bytes, BatchHeader]:
     """Check everything in a batch that a Kafka client encoded; return the batch that stores it, and its header.
 
@@ -62,6 +65,8 @@ def wrap_v2(
         records_max: the limit of records in the batch.
         is_in_transaction: whether the batch belongs to an open transaction. The caller then adds the transaction to the
             result (``encode.with_extensions``), and the batch must have the transactional bit. Otherwise it must not.
+        plain_bytes_max: a lower limit of the records once decompressed; None: that of the topic.
+        pause: called between some thousands of records, so that a thread can let others run.
 
     Raises:
         CorruptBatchError: the batch is damaged: its length, magic, checksum, compression, or the form of a record.
@@ -84,8 +89,11 @@ def wrap_v2(
         )
     own_codec = CODECS[head.attributes & CODEC_MASK]
     records = memoryview(batch)[HEAD_BYTES:]
-    plain = bytes(decompress_within(own_codec, records, max(PLAIN_BYTES_MAX, 4 * bytes_max)))
-    walked = check_records(plain, head.record_count)
+    limit = max(PLAIN_BYTES_MAX, 4 * bytes_max)
+    if plain_bytes_max is not None:
+        limit = min(limit, plain_bytes_max)
+    plain = bytes(decompress_within(own_codec, records, limit))
+    walked = check_records(plain, head.record_count, pause)
     if needs_keys and walked.keyless >= 0:
         raise InvalidRecordError(
             f"record {walked.keyless} has no key, but the topic is compacted: it keeps the last record of each key; "

@@ -1,14 +1,19 @@
 """Batches of the log as Kafka clients get them: all records, and no offset that is left behind."""
 
+import asyncio
+import random
+from collections.abc import Callable
+
 import pytest
 
 from milena.model.batch import encode
 from milena.model.batch.header import Marker, decode_header
 from milena.model.batch.v2_checks import wrap_v2
+from milena.model.batch.v2_records import RECORDS_AT_ONCE
 from milena.model.columns import RecordColumns
-from milena.model.errors import CorruptBatchError
+from milena.model.errors import CorruptBatchError, RequestTooLargeError
 from milena.model.requests import FetchResult
-from milena.model.types import TimestampType
+from milena.model.types import Codec, TimestampType
 from node.kafka import batches
 from tests.support.clusters.runners import settings
 from tests.support.disk.kafka_batches import NOW_MS, KafkaRecord, decoded, encoded, numbered
@@ -133,3 +138,58 @@ async def test_a_batch_is_stored_with_its_codec_or_that_of_the_topic(codec: int)
     assert converted.codec == 3
     with pytest.raises(CorruptBatchError):
         await batches.stored(data[:-1], settings(), now_ms=NOW_MS)
+
+
+def plain(size: int) -> bytes:
+    return encoded([KafkaRecord(random.Random(1).randbytes(size))])
+
+
+def packed(size: int, codec: Codec = Codec.ZSTD) -> bytes:
+    return encoded([KafkaRecord(bytes(size))], attributes=int(codec))
+
+
+@pytest.mark.parametrize(
+    ("data", "is_on_thread"),
+    [
+        (plain(1_000), False),
+        (plain(batches.THREAD_BYTES), True),
+        (packed(1_000), False),
+        (packed(batches.PLAIN_ON_LOOP_BYTES - 100), False),
+        *((packed(batches.PLAIN_ON_LOOP_BYTES, codec), True) for codec in Codec if codec),
+    ],
+    ids=["small", "large", "packed", "below", *(codec.name for codec in Codec if codec)],
+)
+@virtual
+async def test_large_batches_are_checked_on_a_thread(
+    data: bytes, is_on_thread: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, threads = asyncio.to_thread, 0
+
+    async def to_thread(work: Callable[..., object], *arguments: object) -> object:
+        nonlocal threads
+        threads += 1
+        return await real(work, *arguments)
+
+    monkeypatch.setattr(asyncio, "to_thread", to_thread)
+    batch, _ = await batches.stored(memoryview(data), settings(), now_ms=NOW_MS)
+    assert batch == wrap_v2(data, bytes_max=10**6, now_ms=NOW_MS)[0]
+    assert threads == is_on_thread
+
+
+@virtual
+async def test_a_batch_that_is_too_large_unpacked_is_refused_whatever_its_size() -> None:
+    for size in (batches.PLAIN_ON_LOOP_BYTES, 33 << 20):
+        limits = settings(max_message_bytes="300000")
+        asking = batches.stored(memoryview(packed(size)), limits, now_ms=NOW_MS)
+        if size < 32 << 20:
+            assert (await asking)[1].record_count == 1
+        else:
+            with pytest.raises(RequestTooLargeError, match="once decompressed"):
+                await asking
+
+
+def test_a_check_on_a_thread_pauses_every_few_thousand_records() -> None:
+    pauses: list[None] = []
+    data = encoded(numbered(*(KafkaRecord(b"v") for _ in range(2 * RECORDS_AT_ONCE + 1))))
+    wrap_v2(data, bytes_max=10**6, now_ms=NOW_MS, pause=lambda: pauses.append(None))
+    assert len(pauses) == 3
