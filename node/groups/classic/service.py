@@ -149,6 +149,9 @@ class ClassicGroups:
     ) -> Mapping[TopicPartition, MilenaError]:
         """Commit offsets of existing partitions, all or none; return the reasons for those that were refused alone.
 
+        An offset below 0 means that the group has none: the committed one is deleted, after the others are committed.
+        kafkajs resets a group that way.
+
         Raises:
             MemberNotFoundError, GenerationError, RebalanceInProgressError, MemberFencedError, StaleMemberEpochError:
                 the committer is not a member of the present generation; nothing was committed.
@@ -168,15 +171,19 @@ class ClassicGroups:
         taken, refused = _judged(image, offsets)
         if is_member:
             _refuse_not_held(image.groups.get(group_id), member_id, taken, refused)
-        if taken:
+        kept = tuple(row for row in taken.values() if row.offset >= 0)
+        if kept:
             await self._commits.commit(
                 GroupCommit(
                     group_id=group_id,
                     member_id=member_id if is_member else None,
                     member_epoch=generation,
-                    offsets=tuple(taken.values()),
+                    offsets=kept,
                 )
             )
+        forgotten = [(row.topic_id, row.partition) for row in taken.values() if row.offset < 0]
+        if forgotten and group_id in self._metadata.image.groups:
+            await self._delete_offsets(group_id, forgotten)
         return refused
 
     def _has_members(self, group_id: str) -> bool:

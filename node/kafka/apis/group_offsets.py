@@ -44,17 +44,17 @@ async def _offset_commit(services: KafkaServices, call: KafkaCall) -> Body:
     topics = await _named(services, call, request.topics)
     if (invalid := invalid_group(request.group_id)) is not None:
         return call.answer({"topics": _codes(call, topics, {}, invalid)})
-    wanted, refused = _offsets(topics)
+    refused: dict[_Partition, int] = {}
     code = KafkaCode.NONE
     try:
         errors = await services.groups.commit(
             request.group_id,
-            wanted,
+            _offsets(topics),
             member_id=request.member_id,
             generation=request.generation_id_or_member_epoch,
             instance_id=request.group_instance_id if call.version >= 7 else None,
         )
-        refused |= {key: _offset_code(error) for key, error in errors.items()}
+        refused = {key: _offset_code(error) for key, error in errors.items()}
     except GroupNotEmptyError:
         # Members joined after the commit was checked, and this client is none of them.
         code = KafkaCode.UNKNOWN_MEMBER_ID
@@ -105,29 +105,20 @@ async def _named(
     ]
 
 
-def _offsets(
-    topics: Sequence[_NamedTopic],
-) -> tuple[list[OffsetToCommit], dict[_Partition, int]]:
-    """Return the offsets to commit, and the codes of those that no partition can have."""
-    offsets: list[OffsetToCommit] = []
-    refused: dict[_Partition, int] = {}
-    for topic in topics:
-        if topic.name is None:
-            continue
-        for row in topic.partitions:
-            if row.committed_offset < 0:
-                refused[topic.name, row.partition_index] = int(KafkaCode.OFFSET_OUT_OF_RANGE)
-                continue
-            offsets.append(
-                OffsetToCommit(
-                    topic=topic.name,
-                    partition=row.partition_index,
-                    offset=row.committed_offset,
-                    leader_epoch=row.committed_leader_epoch,
-                    metadata=row.committed_metadata or "",
-                )
-            )
-    return offsets, refused
+def _offsets(topics: Sequence[_NamedTopic]) -> list[OffsetToCommit]:
+    """Return the offsets to commit; those below 0 take a committed one back."""
+    return [
+        OffsetToCommit(
+            topic=topic.name,
+            partition=row.partition_index,
+            offset=row.committed_offset,
+            leader_epoch=row.committed_leader_epoch,
+            metadata=row.committed_metadata or "",
+        )
+        for topic in topics
+        if topic.name is not None
+        for row in topic.partitions
+    ]
 
 
 def _offset_code(error: MilenaError) -> int:

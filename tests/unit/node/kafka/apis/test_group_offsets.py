@@ -118,9 +118,9 @@ async def test_a_partition_that_cannot_be_refuses_itself_alone() -> None:
     async with cluster_of() as cluster:
         await cluster.create("t", (1, 2, 3))
         client = await coordinator(cluster)
-        codes = await commit(client, ("t", 0, 1), ("t", 9, 1), ("none", 0, 1), ("t", 0, -1))
-        missing, unknown = KafkaCode.UNKNOWN_TOPIC_OR_PARTITION, KafkaCode.OFFSET_OUT_OF_RANGE
-        assert codes[1:] == [missing, missing, unknown]
+        codes = await commit(client, ("t", 0, 1), ("t", 9, 1), ("none", 0, -1))
+        missing = KafkaCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert codes == [0, missing, missing]
         long = [
             {
                 "name": "t",
@@ -152,6 +152,26 @@ async def test_a_member_commits_in_its_generation_only() -> None:
         assert stale == [KafkaCode.ILLEGAL_GENERATION]
         assert await commit(client, ("t", 0, 5)) == [KafkaCode.UNKNOWN_MEMBER_ID]
         assert await fetch(client, {"t": [0]}) == {("t", 0): (3, "note")}
+
+
+@virtual
+async def test_a_negative_offset_takes_the_committed_one_back() -> None:
+    """kafkajs resets a group by the offsets -2 (earliest) and -1 (latest); its consumers take both as none."""
+    async with cluster_of() as cluster:
+        await cluster.create("t", (1, 2, 3), (1, 2, 3))
+        client = await coordinator(cluster)
+        assert await commit(client, ("t", 0, -2)) == [0]
+        assert await commit(client, ("t", 0, 3), ("t", 1, 4)) == [0, 0]
+        joined = await join(client, version=3)
+        await sync(client, joined, rows=[(joined.member_id, b"a")])
+        member = {"member_id": joined.member_id}
+        now = joined.generation_id
+        rows = ("t", 0, -2), ("t", 1, 5)
+        stale = await commit(client, *rows, generation_id_or_member_epoch=now + 1, **member)
+        assert stale == [KafkaCode.ILLEGAL_GENERATION] * 2
+        assert await fetch(client, None) == {("t", 0): (3, "note"), ("t", 1): (4, "note")}
+        assert await commit(client, *rows, generation_id_or_member_epoch=now, **member) == [0, 0]
+        assert await fetch(client, {"t": [0, 1]}) == {("t", 0): (-1, ""), ("t", 1): (5, "note")}
 
 
 @virtual
