@@ -99,7 +99,9 @@ async def _describe_quorum(services: KafkaServices, call: KafkaCall) -> Body:
     nodes = [
         {
             "node_id": voter,
-            "listeners": [{"name": call.address.listener, "host": address[0], "port": address[1]}],
+            "listeners": [
+                {"name": call.address.listener.upper(), "host": address[0], "port": address[1]}
+            ],
         }
         for voter in image.voters
         if (broker := image.brokers.get(voter)) is not None

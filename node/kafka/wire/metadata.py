@@ -12,6 +12,8 @@ from node.kafka.wire.primitives import NULL_UUID, WireReader, WireWriter
 
 FLEXIBLE_FROM = 9
 IDS_FROM = 10
+BY_ID_FROM = 12
+"""The first version in which a client may ask for a topic by its id."""
 OPERATIONS_UNKNOWN = -(1 << 31)
 """Authorised operations that the client did not ask for."""
 
@@ -74,7 +76,9 @@ def decode_request(reader: WireReader, version: int) -> MetadataRequest:
             topic_id = reader.uuid() if version >= IDS_FROM else NULL_UUID
             name = reader.nullable_string() if version >= IDS_FROM else reader.string()
             reader.skip_tags()
-            topics.append((name, topic_id))
+            # Java's client sends an empty name beside an id, others send null.
+            is_by_id = version >= BY_ID_FROM and topic_id != NULL_UUID
+            topics.append((None if is_by_id else name, topic_id))
     may_create = reader.boolean() if version >= 4 else True
     wants_cluster = reader.boolean() if 8 <= version <= 10 else False
     wants_topic = reader.boolean() if version >= 8 else False

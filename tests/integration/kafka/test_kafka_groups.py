@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, ConsumerGroupState, Message, Producer
@@ -174,3 +175,108 @@ def test_a_coordinator_that_dies_does_not_end_the_group(cluster: LocalCluster) -
         assert producer.flush(DEADLINE_S) == 0
         take(consumer, seen, lambda: len(set(seen)) == 2 * RECORDS)
     assert sorted(map(int, set(seen))) == list(range(2 * RECORDS))
+
+
+# -- group.protocol=consumer (KIP-848) -------------------------------------------------------------
+
+
+def new_member(cluster: LocalCluster, group: str, topic: str, **settings: object) -> Consumer:
+    """A member of Kafka's consumer protocol; the node sets its session."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap(cluster),
+            "group.id": group,
+            "group.protocol": "consumer",
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            **settings,
+        }
+    )
+    consumer.subscribe([topic])
+    return consumer
+
+
+def parts_of(*consumers: Consumer) -> list[int]:
+    return sorted(one.partition for consumer in consumers for one in consumer.assignment())
+
+
+def test_members_of_the_consumer_protocol_share_and_commit(cluster: LocalCluster) -> None:
+    fill(cluster, "server-side")
+    read: list[str] = []
+    with closing(new_member(cluster, "modern", "server-side")) as one:
+        take(one, read, lambda: len(read) == RECORDS)
+        assert sorted(map(int, read)) == list(range(RECORDS))
+        with closing(new_member(cluster, "modern", "server-side")) as two:
+
+            def is_split() -> bool:
+                one.poll(0.1)
+                two.poll(0.1)
+                return len(one.assignment()) == len(two.assignment()) == PARTITIONS // 2
+
+            eventually(is_split)
+            assert parts_of(one, two) == list(range(PARTITIONS))
+            admin = AdminClient({"bootstrap.servers": bootstrap(cluster)})
+            described = admin.describe_consumer_groups(["modern"])["modern"].result(DEADLINE_S)
+            assert described.type.name == "CONSUMER"
+            assert len(described.members) == 2
+            listed = admin.list_consumer_groups().result(DEADLINE_S).valid
+            assert {row.group_id: row.type.name for row in listed}["modern"] == "CONSUMER"
+        # The one that is left reads everything, from the committed offsets on.
+
+        def is_alone() -> bool:
+            one.poll(0.1)
+            return len(one.assignment()) == PARTITIONS
+
+        eventually(is_alone)
+    group = ok(call(cluster.nodes[0], "GET /groups/modern"))
+    assert group["kind"] == "server"
+    assert sum(one["offset"] for one in group["offsets"]["server-side"].values()) == RECORDS
+
+
+def test_a_member_by_http_and_one_by_kafka_share_a_group(cluster: LocalCluster) -> None:
+    fill(cluster, "both-ways")
+
+    def beat(**fields: object) -> dict[str, Any]:
+        body = {"topics": ["both-ways"], **fields}
+        return ok(call(cluster.nodes[0], "POST /groups/mixed/heartbeat", body))
+
+    with closing(new_member(cluster, "mixed", "both-ways")) as consumer:
+
+        def has_all() -> bool:
+            consumer.poll(0.1)
+            return len(consumer.assignment()) == PARTITIONS
+
+        eventually(has_all)
+        mine = beat(member_epoch=0, owned=[])
+
+        def is_split() -> bool:
+            nonlocal mine
+            consumer.poll(0.1)
+            mine = beat(
+                member_id=mine["member_id"],
+                member_epoch=mine["member_epoch"],
+                owned=mine["assignment"],
+            )
+            return len(consumer.assignment()) == PARTITIONS // 2 and len(mine["assignment"]) > 0
+
+        eventually(is_split)
+        taken = [number for one in mine["assignment"] for number in one["partitions"]]
+        assert sorted([*parts_of(consumer), *taken]) == list(range(PARTITIONS))
+        beat(member_id=mine["member_id"], member_epoch=-1)
+
+
+def test_a_static_member_of_the_consumer_protocol_comes_back(cluster: LocalCluster) -> None:
+    fill(cluster, "named")
+    for _ in range(2):
+        settings = {"group.instance.id": "i1"}
+        with closing(new_member(cluster, "named-group", "named", **settings)) as one:
+
+            def has_all(consumer: Consumer = one) -> bool:
+                consumer.poll(0.1)
+                return len(consumer.assignment()) == PARTITIONS
+
+            eventually(has_all)
+    group = ok(call(cluster.nodes[0], "GET /groups/named-group"))
+    # It is away, and keeps its partitions until its session ends.
+    (member_row,) = group["members"]
+    assert member_row["instance_id"] == "i1"

@@ -58,6 +58,10 @@ class TestDescribeCluster:
                 found = await client.call(60, 2, include_fenced_brokers=has_fenced)
                 assert sorted(row.broker_id for row in found.brokers) == expected
                 assert [row.broker_id for row in found.brokers if row.is_fenced] == expected[2:]
+            quorum = await client.call(55, 2, topics=[])
+            names = {node.node_id: [one.name for one in node.listeners] for node in quorum.nodes}
+            # Java's client takes names in capitals only.
+            assert names == {1: ["PLAIN"], 3: ["PLAIN"]}
 
 
 class TestDescribeQuorum:

@@ -35,8 +35,10 @@ def test_topics_are_asked_for_by_name(version: int) -> None:
 def test_topics_are_asked_for_by_id() -> None:
     import uuid  # noqa: PLC0415 - kafka-python's type
 
-    found = asked(12, [{"name": None, "topic_id": uuid.UUID(bytes=TOPIC_ID)}])
-    assert found.topics == [(None, TOPIC_ID)]
+    # Java's client sends an empty name.
+    for name in (None, ""):
+        found = asked(12, [{"name": name, "topic_id": uuid.UUID(bytes=TOPIC_ID)}])
+        assert found.topics == [(None, TOPIC_ID)]
 
 
 @pytest.mark.parametrize("version", VERSIONS)
