@@ -1,8 +1,8 @@
 """Fetch sessions: a client names its partitions once, and then only what changes. Pure. Source: KIP-227.
 
 A full fetch (epoch 0) opens a session, and has all partitions. An incremental one (epoch above 0) has partitions that
-are new or changed, and those that it gives up. Its response has only partitions with records, with an error, with
-another replica to read from, or with other ends than before.
+are new or changed, and those that it gives up. Its response has only partitions with records, with an error, with a
+nearer replica, or with other ends than before.
 
 A session is lost with its node, and may be evicted. The client then gets an error, and sends a full fetch again. So
 nothing depends on a session but the size of messages.
@@ -91,8 +91,8 @@ class FetchPlan:
         if kept is None:
             return True
         ends = (row.high_watermark, row.last_stable_offset, row.log_start_offset)
-        is_news = row.error_code or row.preferred >= 0 or ends != kept.told
-        is_told = bool(row.pieces or is_news or not self.is_incremental)
+        is_news = bool(row.pieces or row.error_code or row.preferred >= 0 or ends != kept.told)
+        is_told = is_news or not self.is_incremental
         # A partition with an error is told again when the error is gone.
         kept.told = _NEVER_TOLD if row.error_code else ends
         if row.pieces:
@@ -119,11 +119,17 @@ class FetchSessions:
         return len(self._sessions)
 
     def plan(
-        self, request: WireFetch, *, has_ids: bool, owner: Owner, now_ms: MonotonicMs
+        self,
+        request: WireFetch,
+        *,
+        has_ids: bool,
+        owner: Owner,
+        now_ms: MonotonicMs,
+        may_open: bool = True,
     ) -> FetchPlan | KafkaCode:
         """Return the partitions that a request asks for, or the code of the reason why it must send all of them.
 
-        ``has_ids``: whether its version names topics by ids.
+        ``has_ids``: whether its version names topics by ids. ``may_open``: whether a session may begin.
         """
         session = self._sessions.get(request.session_id)
         if session is not None and session.owner != owner:
@@ -131,7 +137,7 @@ class FetchSessions:
         if request.session_epoch in {FULL, FINAL}:
             if session is not None:
                 self._drop(session)
-            if request.session_epoch == FINAL or not request.topics:
+            if request.session_epoch == FINAL or not request.topics or not may_open:
                 return FetchPlan(request.topics)
             return FetchPlan(request.topics, self._opened(request, has_ids, owner, now_ms))
         if session is None:

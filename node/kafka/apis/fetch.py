@@ -22,7 +22,6 @@ from node.kafka.apis.leading import (
     nearer_replica,
 )
 from node.kafka.batches import sent
-from node.kafka.fetch_sessions import NO_SESSION, FetchPlan
 from node.kafka.wire.fetch import (
     FLEXIBLE_FROM,
     IDS_FROM,
@@ -251,21 +250,16 @@ class _FetchRound:
         return not waiting.has_ended
 
 
-def _planned(services: KafkaServices, call: KafkaCall, request: WireFetch) -> FetchPlan | KafkaCode:
-    if call.address.is_shared and request.session_id == NO_SESSION:
-        # A request of a session need not name a partition. So no other node could tell to which broker it belongs.
-        return FetchPlan(request.topics)
-    return services.fetch_sessions.plan(
+async def _fetch(services: KafkaServices, call: KafkaCall) -> Body:
+    request = decode_request(call.reader, call.version)
+    plan = services.fetch_sessions.plan(
         request,
         has_ids=call.version >= IDS_FROM,
         owner=(call.host, call.client_id),
         now_ms=services.clock.now_ms(),
+        # An incremental fetch need not name a partition. So behind a shared address, no node could tell its leader.
+        may_open=not call.address.is_shared,
     )
-
-
-async def _fetch(services: KafkaServices, call: KafkaCall) -> Body:
-    request = decode_request(call.reader, call.version)
-    plan = _planned(services, call, request)
     if isinstance(plan, KafkaCode):
         return encode_response(call.version, [], leaders=[], error_code=call.note(plan))
     request = request._replace(topics=plan.topics)

@@ -214,6 +214,14 @@ def test_all_sessions_together_have_so_many_partitions() -> None:
     assert (len(sessions), sessions.partition_count) == (0, 0)
 
 
+def test_a_session_may_be_forbidden() -> None:
+    sessions = FetchSessions()
+    asked = request(0, FULL, {"t": [0]})
+    found = sessions.plan(asked, has_ids=False, owner=ME, now_ms=MonotonicMs(0), may_open=False)
+    assert isinstance(found, FetchPlan)
+    assert (found.session_id, numbers(found), len(sessions)) == (0, [("t", [0])], 0)
+
+
 def test_odd_requests_keep_the_counts_right() -> None:
     rng = random.Random(7)
     sessions = FetchSessions(sessions_max=5, partitions_max=40)
