@@ -63,6 +63,7 @@ from node.services.messages import (
     DELETE_RECORDS,
     HISTORY,
     KEYED_TRANSACTION,
+    KNOWN_IMAGE,
     MARKED_TRANSACTION,
     MOVES,
     OPEN_TRANSACTION,
@@ -81,6 +82,7 @@ from node.services.record_deletion import DeletionService
 from node.services.transactions.lookup import TransactionLookup
 from node.services.transactions.service import TransactionService
 from node.services.transactions.sight import TransactionSight
+from node.services.transactions.transactional_ids import TransactionalIds
 from raft_meta.consensus.quorum import Quorum, QuorumStatus
 from raft_meta.machine.codec import FEATURE_LEVEL_MAX
 from raft_meta.machine.image import Image
@@ -412,6 +414,14 @@ class Assembly:
             topic_to_write=self.admin.topic_to_write,
             producers=self.producers,
         )
+        self.transactional_ids = TransactionalIds(
+            metadata=self.metadata,
+            clock=self.clock,
+            ends=self.transaction_ends,
+            lookup=self.transaction_lookup,
+            peer=ports.peers,
+            counts=self.counts,
+        )
         self.reads = ReadService(
             metadata=self.metadata,
             replicas=self.replicas,
@@ -542,6 +552,7 @@ class Assembly:
             PRODUCE.name: self.produce.on_produce,
             PRODUCE_IF.name: self.produce.on_produce_if,
             SEQUENCES.name: self.producers.on_sequences,
+            KNOWN_IMAGE.name: self.transactional_ids.on_known_image,
             OPEN_TRANSACTION.name: self.transaction_lookup.on_open_transaction,
             MARKED_TRANSACTION.name: self.transaction_sight.on_marked_transaction,
             KEYED_TRANSACTION.name: self.transaction_lookup.on_keyed_transaction,
@@ -694,6 +705,7 @@ class Assembly:
         self.controller.close()
         await self.audit_writer.close()
         await self.transactions.close()
+        await self.transactional_ids.close()
         await self.transaction_markers.close()
         await self.transaction_ends.close()
         await self.produce.close()

@@ -259,6 +259,7 @@ class Node(Assembly):
                 members=self.groups.server_members,
                 produce=self.produce,
                 reads=self.reads,
+                transactional_ids=self.transactional_ids,
                 clock=self.clock,
                 limits=self.config.limits,
                 access=AccessServices(

@@ -12,7 +12,8 @@ A turn has these steps, in this order:
 4. Take leadership from brokers with a full disk.
 5. Elect leaders for partitions without one.
 6. Continue moves of replicas.
-7. From time to time, restore preferred leaders and forget unused producers.
+7. From time to time, restore preferred leaders, forget unused producers, and abort overdue transactions of Kafka
+   clients.
 8. Raise the cluster's feature level if every broker supports the next one, correct the applied time if needed, and
    have the nodes compare their images.
 """
@@ -49,13 +50,14 @@ from node.peers.port import ProbeResult
 from node.process.cluster_clock import NodeClock
 from node.process.keep_going import keep_going
 from raft_meta.consensus.quorum import QuorumStatus, Role
-from raft_meta.machine import cluster, producers
+from raft_meta.machine import cluster, producers, transactional_ids, transactions
 from raft_meta.machine.commands import (
     CheckImage,
     ClaimController,
     CorrectTime,
     DrainBroker,
     ElectLeaders,
+    EndTransactions,
     FenceBroker,
     ForgetProducers,
     InitCluster,
@@ -89,6 +91,8 @@ CHECK_IMAGE_SHARE = 100
 hundredth of its time on hashes."""
 FORGET_LOOKS = 100
 """How often unused transactional ids are searched for within the time for which they are kept."""
+OVERDUE_PAUSE_MS = 1_000
+"""The pause between two searches for overdue transactions of Kafka clients."""
 CLOCKS_LEVEL = 11
 """The feature level from which on every broker reports its clock, and the controller compares the clocks."""
 CLOCKS_SETTLE_MS = 5_000
@@ -187,6 +191,7 @@ class Controller:
         self._topics: Map[str, Topic] | None = None
         self._preferred_ms = MonotonicMs(0)
         self._forget_due_ms = MonotonicMs(0)
+        self._overdue_due_ms = MonotonicMs(0)
         self._check_due_ms = clock.now_ms() + CHECK_IMAGE_MS
         self._reassigner = Reassigner(
             clock=clock, propose=self._propose, propose_changes=self._propose_changes
@@ -472,6 +477,7 @@ class Controller:
         await self._reassigner.turn(self._metadata.image)
         await self._prefer(now_ms)
         await self._forget_producers(now_ms)
+        await self._abort_overdue(now_ms)
         await self._raise_level()
         await self._correct_time()
         await self._check_image(now_ms)
@@ -626,6 +632,26 @@ class Controller:
             logger.info("transactional ids forgotten count=%d", len(found))
             await self._propose(ForgetProducers(producer_ids=found, unused_since_ms=since_ms))
 
+    async def _abort_overdue(self, now_ms: MonotonicMs) -> None:
+        """Propose to abort transactions of Kafka clients whose time is over.
+
+        Leaders abort those with records, too. Others hold up readers of the offsets that they staged.
+        """
+        image = self._metadata.image
+        if not image.transactional_ids or now_ms < self._overdue_due_ms:
+            return
+        self._overdue_due_ms = MonotonicMs(now_ms + OVERDUE_PAUSE_MS)
+        # The time at which a transaction began comes from the clock of the node that took the request.
+        latest_ms = WallMs(self._clock.expiry_ms() - self._settings.clock_skew_ms_max)
+        ends = tuple(
+            islice(transactional_ids.overdue(image, latest_ms), transactions.ENDS_PER_COMMAND_MAX)
+        )
+        if ends:
+            logger.info(
+                "transactions of kafka clients aborted, their time is over count=%d", len(ends)
+            )
+            await self._propose(EndTransactions(ends=ends))
+
     async def _propose_changes(self, changes: Sequence[LeaderChange], why: str) -> None:
         for first in range(0, len(changes), CHANGES_MAX):
             part = tuple(changes[first : first + CHANGES_MAX])
@@ -645,6 +671,7 @@ class Controller:
         | StepReassignments
         | SetFeatureLevel
         | CheckImage
+        | EndTransactions
         | CorrectTime
         | ForgetProducers,
     ) -> object:

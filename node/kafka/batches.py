@@ -16,12 +16,22 @@ from contextlib import suppress
 from milena.disk.files import Buffer
 from milena.model.batch import v2
 from milena.model.batch.decode import decode_columns, iterate_headers
-from milena.model.batch.header import CODEC_MASK, TRANSACTIONAL_BIT, BatchHeader
+from milena.model.batch.encode import with_extensions
+from milena.model.batch.header import (
+    CODEC_MASK,
+    TRANSACTIONAL_BIT,
+    BatchHeader,
+    ProducerStamp,
+    TransactionExtension,
+    decode_header,
+)
 from milena.model.batch.v2_checks import wrap_v2
 from milena.model.errors import RequestTooLargeError
 from milena.model.requests import FetchResult
 from node.metadata.topic_settings import stored_codec
+from node.services.transactions.transactional_ids import LeaderTransaction
 from raft_meta.machine.topics.configs import TopicSettings
+from storage.state.producer_state import NO_SEQUENCE
 
 THREAD_BYTES = 256 << 10
 """From this size on, a batch is the work of a thread."""
@@ -39,9 +49,11 @@ def is_transactional(records: memoryview) -> bool:
 
 
 async def stored(
-    records: memoryview, settings: TopicSettings, *, now_ms: int
+    records: memoryview, settings: TopicSettings, *, now_ms: int, is_in_transaction: bool = False
 ) -> tuple[bytes, BatchHeader]:
     """Check everything in a batch of a Kafka client; return the batch that stores it, and its header.
+
+    ``is_in_transaction``: the caller adds the transaction to the result (``in_transaction``).
 
     Raises:
         CorruptBatchError, RequestTooLargeError, InvalidRecordError: as ``wrap_v2``.
@@ -60,6 +72,7 @@ async def stored(
             codec=stored_codec(settings),
             plain_bytes_max=plain_bytes_max,
             pause=pause,
+            is_in_transaction=is_in_transaction,
         )
 
     if len(records) < THREAD_BYTES:
@@ -77,6 +90,22 @@ async def stored(
 def _give_way() -> None:
     """Let the loop's thread run."""
     time.sleep(0)
+
+
+def in_transaction(
+    batch: bytes, header: BatchHeader, found: LeaderTransaction
+) -> tuple[bytes, BatchHeader]:
+    """Return the result of ``stored`` as a part of an open transaction.
+
+    The header names the transaction. The numbers of the client, by which a retry is recognised, go into an extension.
+    """
+    made = with_extensions(
+        batch,
+        transaction=TransactionExtension(-1, -1, found.timeout_ms),
+        producer=ProducerStamp(*found.identity, NO_SEQUENCE),
+        client=ProducerStamp(header.producer_id, header.producer_epoch, header.base_sequence),
+    )
+    return made, decode_header(made)
 
 
 async def sent(result: FetchResult) -> list[Buffer]:

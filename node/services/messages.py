@@ -101,6 +101,12 @@ class DeleteRecordsAnswer(Message, frozen=True, kw_only=True):
     log_start_offset: int = field(name="start")
 
 
+class KnownImageRequest(Message, frozen=True, kw_only=True):
+    """Answer once the node's image has this index, or a later one."""
+
+    index: int
+
+
 class SequencesRequest(Message, frozen=True, kw_only=True, omit_defaults=True):
     """Report how far a producer has written in the partitions that the node leads, once its image has the epoch."""
 
@@ -321,6 +327,7 @@ PRODUCE = CallType("produce", AppendBatchRequest, AppendBatchAnswer)
 PRODUCE_IF = CallType("produce_if", AppendIfRequest, AppendIfAnswer)
 READ = CallType("read", ReadRequest, ReadAnswer)
 DELETE_RECORDS = CallType("delete_records", DeleteRecordsRequest, DeleteRecordsAnswer)
+KNOWN_IMAGE = CallType("known_image", KnownImageRequest, Done)
 SEQUENCES = CallType("sequences", SequencesRequest, SequencesAnswer)
 OPEN_TRANSACTION = CallType("open_transaction", OpenTransactionRequest, OpenTransactionAnswer)
 MARKED_TRANSACTION = CallType("marked_transaction", MarkedTransactionRequest, Done)

@@ -80,10 +80,16 @@ class ProducerService:
         """Refuse a batch of a producer id's former holder.
 
         Raises:
-            StaleProducerEpochError: the quorum has given the id to another holder.
+                StaleProducerEpochError: the quorum has given the id to another holder.
+            TransactionNotFoundError: the id is for transactions of Kafka clients only.
         """
         if header.producer_id < 0:
             return
+        if header.producer_id in self._metadata.image.transactional_names:
+            raise TransactionNotFoundError(
+                f"producer id {header.producer_id} belongs to a transactional id of Kafka clients: it writes in "
+                "transactions only; nothing was written"
+            )
         epoch = self._metadata.image.producer_epoch(header.producer_id)
         if epoch is not None and header.producer_epoch < epoch:
             raise StaleProducerEpochError(
@@ -110,6 +116,10 @@ class ProducerService:
             producer = image.producers.get(header.producer_id)
         if producer is None or header.producer_epoch > producer.producer_epoch:
             raise TransactionNotFoundError(f"transaction {name} never started; nothing was written")
+        if producer.name in self._metadata.image.transactional_ids:
+            raise TransactionNotFoundError(
+                f"transaction {name} is one of a Kafka client, which alone writes in it; nothing was written"
+            )
         if header.producer_epoch < producer.producer_epoch:
             raise StaleProducerEpochError(f"transaction {name} is over; nothing was written")
 

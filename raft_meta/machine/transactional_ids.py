@@ -467,13 +467,29 @@ def without_topic(image: Image, index: int, topic: Topic) -> Image:
     return with_rows(image, changed) if changed else image
 
 
-def overdue(image: Image, now_ms: WallMs) -> Iterable[KafkaTransactionalId]:
-    """Yield the transactional ids whose open transaction is older than its timeout."""
-    return (
-        row
-        for row in image.transactional_ids.values()
-        if row.is_open and now_ms - row.began_ms >= row.timeout_ms
+def unstable_in(image: Image, group_id: str) -> frozenset[PartitionKey]:
+    """Return the partitions in which the group has offsets that an open transaction will commit (KIP-447)."""
+    return frozenset(
+        (offset.topic_id, offset.partition)
+        for name in image.staging.get(group_id, ())
+        for offset in image.transactional_ids[name].offsets
+        if offset.group_id == group_id
     )
+
+
+def overdue(image: Image, now_ms: WallMs) -> Iterable[TransactionEnd]:
+    """Yield the aborts of open transactions that are older than their timeout; they also fence the clients."""
+    for row in image.transactional_ids.values():
+        if row.is_open and now_ms - row.began_ms >= row.timeout_ms:
+            own = own_producer(image, row)
+            yield TransactionEnd(
+                producer_id=own.producer_id,
+                producer_epoch=own.producer_epoch,
+                is_commit=False,
+                is_keyed=False,
+                extents=(),
+                offsets=(),
+            )
 
 
 def problems(image: Image) -> Iterable[str]:

@@ -193,6 +193,41 @@ class ClassicGroups:
             known is not None and known.member_count > 0
         )
 
+    async def staged(
+        self,
+        group_id: str,
+        offsets: Sequence[OffsetToCommit],
+        *,
+        member_id: str = "",
+        generation: int = NO_GENERATION,
+        instance_id: str | None = None,
+    ) -> tuple[GroupCommit | None, Mapping[TopicPartition, MilenaError]]:
+        """Check offsets that a transaction will commit; return them, and the reasons for those that are refused alone.
+
+        The image checks the member again when they are staged. Clients before KIP-447 name no member.
+
+        Raises:
+            MilenaError: as ``commit``, before anything is committed.
+        """
+        group_rules.check_group_id(group_id)
+        self._calls.check(group_id)
+        is_member = generation >= 0 or bool(member_id)
+        if is_member:
+            self._check_committer(group_id, member_id, generation, instance_id)
+        image = await self._metadata.barrier(timeout_ms=BARRIER_MS)
+        taken, refused = _judged(image, offsets)
+        if member_id:
+            _refuse_not_held(image.groups.get(group_id), member_id, taken, refused)
+        if not taken:
+            return None, refused
+        commit = GroupCommit(
+            group_id=group_id,
+            member_id=member_id if is_member else None,
+            member_epoch=generation,
+            offsets=tuple(taken.values()),
+        )
+        return commit, refused
+
     def _check_committer(
         self, group_id: str, member_id: str, generation: int, instance_id: str | None
     ) -> None:

@@ -23,6 +23,7 @@ from node.services.produce import ProduceService
 from node.services.reads import ReadService
 from node.services.reassignments import ReassignmentService
 from node.services.record_deletion import DeletionService
+from node.services.transactions.transactional_ids import TransactionalIds
 from raft_meta.machine.image import Partition, Topic
 from storage.replica.data_directory import DataDirectory
 
@@ -84,6 +85,7 @@ class KafkaServices:
     members: ServerMembers
     produce: ProduceService
     reads: ReadService
+    transactional_ids: TransactionalIds
     clock: Clock
     limits: ApiLimits
     access: AccessServices

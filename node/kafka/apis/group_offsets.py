@@ -1,7 +1,7 @@
 """Committed offsets of groups: OffsetCommit (8), OffsetFetch (9), OffsetDelete (47), served by the group's coordinator.
 
 Offsets of groups of both kinds are the same, and either interface may commit them. An offset that a transaction commits
-is visible only once the transaction is committed, so every offset here is stable (KIP-447).
+is visible only once the transaction is committed. A client that asks for stable offsets waits for it (KIP-447).
 
 From version 10 on, topics are named by their ids.
 
@@ -27,6 +27,7 @@ from node.kafka.apis.api import Api, Body, KafkaCall, KafkaServices
 from node.kafka.apis.groups import MEMBERSHIP_BYTES_MAX, check_count, group_code_of, invalid_group
 from node.kafka.apis.items import NO_ID
 from node.kafka.wire import cold
+from raft_meta.machine import transactional_ids
 
 IDS_FROM = 10
 """The first version of OffsetCommit and OffsetFetch in which topics have ids in place of names."""
@@ -166,13 +167,22 @@ async def _offset_fetch(services: KafkaServices, call: KafkaCall) -> Body:
         named = (
             topics if topics is None else await _named(services, call, topics, "partition_indexes")
         )
-        return call.answer(await _fetched(services, call, request.group_id, named))
+        needs_stable = call.version >= 7 and request.require_stable
+        return call.answer(
+            await _fetched(services, call, request.group_id, named, needs_stable=needs_stable)
+        )
     check_count(len(request.groups))
     check_count(sum(len(one.topics or ()) for one in request.groups))
-    return call.answer({"groups": [await _group(services, call, one) for one in request.groups]})
+    rows = [
+        await _group(services, call, one, needs_stable=request.require_stable)
+        for one in request.groups
+    ]
+    return call.answer({"groups": rows})
 
 
-async def _group(services: KafkaServices, call: KafkaCall, asked: cold.Message) -> dict[str, Any]:
+async def _group(
+    services: KafkaServices, call: KafkaCall, asked: cold.Message, *, needs_stable: bool
+) -> dict[str, Any]:
     """Return the offsets of one group of a request."""
     topics = asked.topics
     named = topics if topics is None else await _named(services, call, topics, "partition_indexes")
@@ -182,7 +192,7 @@ async def _group(services: KafkaServices, call: KafkaCall, asked: cold.Message) 
             services.members.check_member(asked.group_id, asked.member_id or "", asked.member_epoch)
         except MilenaError as error:
             code = _offsets_code_of(error)
-    row = await _fetched(services, call, asked.group_id, named, code)
+    row = await _fetched(services, call, asked.group_id, named, code, needs_stable=needs_stable)
     return {"group_id": asked.group_id, **row}
 
 
@@ -192,15 +202,23 @@ async def _fetched(
     group_id: str,
     topics: Sequence[_NamedTopic] | None,
     code: KafkaCode = KafkaCode.NONE,
+    *,
+    needs_stable: bool,
 ) -> dict[str, Any]:
-    """Return a group's offsets and error; ``topics`` None: all of its offsets. ``code``: why there are none."""
+    """Return a group's offsets and error; ``topics`` None: all of its offsets. ``code``: why there are none.
+
+    ``needs_stable``: refuse partitions for which an open transaction has staged offsets.
+    """
     check_count(sum(len(topic.partitions) for topic in topics or ()))
     keys = {(one.name, number) for one in topics or () if one.name for number in one.partitions}
     commits: dict[_Partition, PartitionCommit] = {}
+    unstable: frozenset[_Partition] = frozenset()
     try:
         if code is KafkaCode.NONE:
             found = await services.groups.fetch_offsets(group_id, None if topics is None else keys)
             commits = {(one.topic, one.partition): one for one in found}
+            if needs_stable:
+                unstable = _unstable(services, group_id)
     except MilenaError as error:
         code = invalid_group(group_id) or group_code_of(error)
     return {
@@ -209,7 +227,9 @@ async def _fetched(
             {
                 **topic.key(call.version),
                 "partitions": [
-                    _offset(
+                    _unstable_offset(number)
+                    if (topic.name or "", number) in unstable
+                    else _offset(
                         number,
                         None if topic.name is None else commits.get((topic.name, number)),
                         KafkaCode.UNKNOWN_TOPIC_ID if topic.name is None else code,
@@ -217,9 +237,25 @@ async def _fetched(
                     for number in topic.partitions
                 ],
             }
-            for topic in (_all_topics(services, commits) if topics is None else topics)
+            for topic in (
+                _all_topics(services, {*commits, *unstable}) if topics is None else topics
+            )
         ],
     }
+
+
+def _unstable(services: KafkaServices, group_id: str) -> frozenset[_Partition]:
+    """Return the partitions for which an open transaction has staged offsets of the group."""
+    image = services.metadata.image
+    return frozenset(
+        (image.topics[topic_id].name, number)
+        for topic_id, number in transactional_ids.unstable_in(image, group_id)
+    )
+
+
+def _unstable_offset(number: int) -> dict[str, Any]:
+    # The client asks again until the transaction has ended (KIP-447).
+    return _offset(number, None, KafkaCode.UNSTABLE_OFFSET_COMMIT)
 
 
 def _all_topics(services: KafkaServices, commits: Iterable[_Partition]) -> list[_NamedTopic]:

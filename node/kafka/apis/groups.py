@@ -23,6 +23,7 @@ from node.kafka.apis.items import ITEMS_MAX
 from node.kafka.apis.metadata import reachable_at
 from node.kafka.wire.primitives import MalformedFrameError
 from raft_meta.machine.groups import group_rules
+from raft_meta.machine.groups.coordinators import coordinator_of
 
 MEMBERSHIP_BYTES_MAX = 1 << 20
 """The largest JoinGroup or SyncGroup request: the subscription of one member, or the assignments of all."""
@@ -103,14 +104,12 @@ def _found(
 ) -> tuple[KafkaCode, int, str, int]:
     image, own = services.metadata.image, services.metadata.node_id
     here = call.address
-    if kind == TRANSACTION:
-        # Every node refuses transactional ids in the same way (InitProducerId), so any of them may answer.
-        return KafkaCode.NONE, own, here.host, here.port
-    if kind != GROUP:
+    if kind not in (GROUP, TRANSACTION):
         return KafkaCode.INVALID_REQUEST, -1, "", -1
-    if (invalid := invalid_group(key)) is not None:
+    if kind == GROUP and (invalid := invalid_group(key)) is not None:
         return invalid, -1, "", -1
-    broker_id = services.groups.find_coordinator(key)
+    # Any node serves transactional ids. The same hash as of groups spreads them over the nodes.
+    broker_id = coordinator_of(image, key)
     if broker_id == own:
         return KafkaCode.NONE, own, here.host, here.port
     broker = None if broker_id is None else image.brokers.get(broker_id)

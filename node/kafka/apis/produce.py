@@ -18,6 +18,7 @@ from milena.model.errors import (
     MilenaError,
     NotLeaderError,
     PartitionNotFoundError,
+    StaleProducerEpochError,
     TopicNotFoundError,
     TransactionNotFoundError,
 )
@@ -26,7 +27,7 @@ from milena.model.requests import Acks, BatchReceipt
 from milena.model.types import TimestampType
 from node.kafka.apis.api import Api, Body, CloseConnectionError, KafkaCall, KafkaServices, Started
 from node.kafka.apis.leading import addresses_of, leader_of
-from node.kafka.batches import is_transactional, stored
+from node.kafka.batches import in_transaction, is_transactional, stored
 from node.kafka.wire.produce import (
     FLEXIBLE_FROM,
     IDS_FROM,
@@ -38,7 +39,9 @@ from node.kafka.wire.produce import (
 )
 from node.metadata.topic_settings import topic_settings
 from node.services.own_topics import check_written_by_clients
+from node.services.produce import check_takes_transactions
 from node.services.to_leader import V2_LEVEL
+from node.services.transactions.transactional_ids import KafkaProducer
 from raft_meta.machine.image import Topic
 
 SERVED_FROM = 3
@@ -68,7 +71,7 @@ async def _produce(services: KafkaServices, call: KafkaCall) -> Body | Started:
     if call.version < SERVED_FROM:
         return _refused(call, request, KafkaCode.UNSUPPORTED_VERSION)
     acks = _ACKS.get(request.acks)
-    if acks is None:
+    if acks is None or (request.transactional_id is not None and acks is not Acks.ALL):
         return _refused(call, request, KafkaCode.INVALID_REQUIRED_ACKS)
     timeout_ms = min(max(1, request.timeout_ms), services.limits.produce_timeout_ms_max)
     begun = [
@@ -140,16 +143,9 @@ async def _begin(
             )
         if not records:
             raise InvalidRecordError("the request has no records for the partition")
-        if request.transactional_id is not None or is_transactional(records):
-            raise TransactionNotFoundError(
-                "transactions of Kafka clients are not supported yet; send the records without a transactional id"
-            )
-        batch, header = await stored(
-            records, topic_settings(topic), now_ms=services.clock.wall_ms()
+        batch, header = await _checked(
+            services, request, topic, partition, records, timeout_ms=timeout_ms
         )
-        if header.producer_id >= 0:
-            await services.produce.check_producer(header, timeout_ms, may_raise_epoch=True)
-            _check_order(services, topic, partition, header)
         begun.header = header
         begun.receipt = services.produce.to_leader.append_led(
             topic, partition, batch, header, acks=acks, timeout_ms=timeout_ms
@@ -209,6 +205,52 @@ def _check_order(
             f"producer {header.producer_id} epoch {header.producer_epoch}: expected sequence {sequence}, "
             f"got {header.base_sequence} (the batch before was refused)"
         )
+
+
+async def _checked(
+    services: KafkaServices,
+    request: WireProduce,
+    topic: Topic,
+    partition: int,
+    records: memoryview,
+    *,
+    timeout_ms: int,
+) -> tuple[bytes, BatchHeader]:
+    """Return the batch to append, and its header.
+
+    Raises:
+        MilenaError: the batch, its producer or its transaction is refused.
+    """
+    settings = topic_settings(topic)
+    name = request.transactional_id
+    if is_transactional(records) is not (name is not None):
+        raise TransactionNotFoundError(
+            "the records are transactional, and the request has no transactional id; nothing was written"
+            if name is None
+            else "the request has a transactional id, and the records are not transactional; nothing was written"
+        )
+    batch, header = await stored(
+        records,
+        settings,
+        now_ms=services.clock.wall_ms(),
+        is_in_transaction=name is not None,
+    )
+    if name is None:
+        if header.producer_id >= 0:
+            await services.produce.check_producer(header, timeout_ms, may_raise_epoch=True)
+            _check_order(services, topic, partition, header)
+        return batch, header
+    check_takes_transactions(topic, settings)
+    client = KafkaProducer(header.producer_id, header.producer_epoch)
+    try:
+        found = await services.transactional_ids.transaction_of(
+            name, client, (topic.topic_id, partition)
+        )
+    except InvalidProducerError as error:
+        # The transactional id belongs to another client, which has another producer id.
+        raise StaleProducerEpochError(f"{error.message} Nothing was written.") from error
+    _check_order(services, topic, partition, header)
+    return in_transaction(batch, header, found)
 
 
 async def _finish(

@@ -15,6 +15,7 @@ from node.kafka.apis import (
     producers,
     sasl,
     topics,
+    transactions,
 )
 from node.kafka.apis.api import Api
 from node.kafka.apis.versions import api_versions
@@ -25,6 +26,7 @@ _SERVED: tuple[Api, ...] = (
     *offsets.APIS,
     *metadata.APIS,
     *producers.APIS,
+    *transactions.APIS,
     *cluster.APIS,
     *configs.APIS,
     *partitions.APIS,

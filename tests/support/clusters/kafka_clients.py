@@ -176,6 +176,7 @@ def services_of(node: Assembly) -> KafkaServices:
         members=node.groups.server_members,
         produce=node.produce,
         reads=node.reads,
+                transactional_ids=node.transactional_ids,
         clock=node.clock,
         limits=node.config.limits,
         access=AccessServices(callers=node.callers, refusals=node.refusals),

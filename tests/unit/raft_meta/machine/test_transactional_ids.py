@@ -421,7 +421,7 @@ class TestExpiry:
         cluster.init("idle", timeout_ms=1)
         cluster.enlist(client, 0)
         assert [*transactional_ids.overdue(cluster.image, WallMs(1049))] == []
-        assert [*transactional_ids.overdue(cluster.image, WallMs(1050))] == [row_of(cluster)]
+        assert [*transactional_ids.overdue(cluster.image, WallMs(1050))] == [aborted(cluster.own())]
 
     def test_a_corrected_time_leaves_the_transaction_open(
         self, cluster: KafkaTransactionCluster

@@ -1,0 +1,287 @@
+"""Transactions: AddPartitionsToTxn (24), AddOffsetsToTxn (25), EndTxn (26), TxnOffsetCommit (28).
+
+The state of transactions is in the image, so any node serves these requests (``transactional_ids``). Only
+TxnOffsetCommit goes to the coordinator of its group, which knows the members.
+
+A code tells the client how to continue. Codes of unavailable coordinators are retried. A commit that was refused has
+UNKNOWN_PRODUCER_ID: the client then aborts and goes on. The codes of fenced clients and of wrong states end the client.
+
+Source: Kafka's protocol guide, KIP-98, KIP-447 (members in TxnOffsetCommit), KIP-588 (PRODUCER_FENCED).
+"""
+
+from collections.abc import Mapping
+
+from http_api.ports.groups import OffsetToCommit
+from http_api.protocol.kafka_codes import KafkaCode, kafka_code_of
+from milena.model.errors import (
+    ConflictError,
+    FateUnknownError,
+    FencedError,
+    GroupNotEmptyError,
+    InvalidConsumerError,
+    InvalidProducerError,
+    MilenaError,
+    NotCoordinatorError,
+    PartitionNotFoundError,
+    RequestTooLargeError,
+    StaleMemberEpochError,
+    StaleProducerEpochError,
+    TooManyTransactionsError,
+    TopicNotFoundError,
+    TransactionAbortedError,
+    TransactionNotFoundError,
+    UnavailableError,
+)
+from node.config.budgets import BARRIER_MS
+from node.kafka.apis.api import Api, Body, KafkaCall, KafkaServices
+from node.kafka.apis.groups import check_count, group_code_of, invalid_group
+from node.kafka.wire import cold
+from node.services.own_topics import check_written_by_clients
+from node.services.transactions.transactional_ids import KafkaProducer
+from raft_meta.machine.image import PartitionKey
+
+FENCED_FROM = 2
+"""The first versions of 24 to 26 in which a fenced client gets PRODUCER_FENCED."""
+_Partition = tuple[str, int]
+
+
+def transaction_code_of(error: MilenaError, is_fenced_known: bool) -> KafkaCode:
+    """Return Kafka's code for an error of a request about a transaction.
+
+    ``is_fenced_known``: whether the version of the request has PRODUCER_FENCED.
+    """
+    code = KafkaCode(kafka_code_of(error))
+    match error:
+        case InvalidProducerError():
+            code = KafkaCode.INVALID_PRODUCER_ID_MAPPING
+        case StaleProducerEpochError():
+            code = (
+                KafkaCode.PRODUCER_FENCED if is_fenced_known else KafkaCode.INVALID_PRODUCER_EPOCH
+            )
+        case TransactionNotFoundError():
+            code = KafkaCode.INVALID_TXN_STATE
+        case TransactionAbortedError():
+            code = KafkaCode.UNKNOWN_PRODUCER_ID
+        case TooManyTransactionsError():
+            code = KafkaCode.CONCURRENT_TRANSACTIONS
+        case NotCoordinatorError():
+            code = KafkaCode.NOT_COORDINATOR
+        case UnavailableError() | FateUnknownError():
+            # Each request may be repeated, whether or not it took effect.
+            code = KafkaCode.COORDINATOR_NOT_AVAILABLE
+        case RequestTooLargeError():
+            code = KafkaCode.POLICY_VIOLATION
+        case _ if type(error) is ConflictError:
+            code = KafkaCode.INVALID_REQUEST
+        case _:
+            pass
+    return code
+
+
+# -- AddPartitionsToTxn ----------------------------------------------------------------------------
+
+
+async def _add_partitions(services: KafkaServices, call: KafkaCall) -> Body:
+    request = call.message()
+    topics = request.v3_and_below_topics
+    check_count(sum(len(topic.partitions) for topic in topics))
+    named = [(topic.name, number) for topic in topics for number in topic.partitions]
+    codes: dict[_Partition, KafkaCode] = {}
+    try:
+        keys, refused = await _keys_of(services, named)
+        if refused:
+            # All or nothing, as in Kafka.
+            codes = dict.fromkeys(named, KafkaCode.OPERATION_NOT_ATTEMPTED)
+            codes |= {key: KafkaCode(kafka_code_of(error)) for key, error in refused.items()}
+        else:
+            client = KafkaProducer(
+                request.v3_and_below_producer_id, request.v3_and_below_producer_epoch
+            )
+            name = request.v3_and_below_transactional_id
+            await services.transactional_ids.enlist(name, client, keys)
+    except MilenaError as error:
+        codes = dict.fromkeys(named, transaction_code_of(error, call.version >= FENCED_FROM))
+    rows = [
+        {
+            "name": topic.name,
+            "results_by_partition": [
+                {
+                    "partition_index": number,
+                    "partition_error_code": call.note(
+                        codes.get((topic.name, number), KafkaCode.NONE)
+                    ),
+                }
+                for number in topic.partitions
+            ],
+        }
+        for topic in topics
+    ]
+    return call.answer({"results_by_topic_v3_and_below": rows})
+
+
+async def _keys_of(
+    services: KafkaServices, named: list[_Partition]
+) -> tuple[list[PartitionKey], Mapping[_Partition, MilenaError]]:
+    """Return the keys of partitions, and the reasons for those that a client cannot write to."""
+    image = services.metadata.image
+    if any(topic not in image.topic_ids for topic, _ in named):
+        # The client has seen the topic at another node, so this node's image may be behind.
+        image = await services.metadata.barrier(timeout_ms=BARRIER_MS)
+    keys: list[PartitionKey] = []
+    refused: dict[_Partition, MilenaError] = {}
+    for name, number in named:
+        topic = image.topic(name)
+        try:
+            check_written_by_clients(name)
+            if topic is None:
+                raise TopicNotFoundError(f"there is no topic {name!r}")
+            if not 0 <= number < topic.partition_count:
+                raise PartitionNotFoundError(f"topic {name!r} has no partition {number}")
+        except MilenaError as error:
+            refused[name, number] = error
+        else:
+            keys.append((topic.topic_id, number))
+    return keys, refused
+
+
+# -- AddOffsetsToTxn -------------------------------------------------------------------------------
+
+
+async def _add_offsets(services: KafkaServices, call: KafkaCall) -> Body:
+    request = call.message()
+    code = invalid_group(request.group_id) or KafkaCode.NONE
+    if code is KafkaCode.NONE:
+        try:
+            await services.transactional_ids.enlist_group(
+                request.transactional_id, _client_of(request), request.group_id
+            )
+        except MilenaError as error:
+            code = transaction_code_of(error, call.version >= FENCED_FROM)
+    return call.answer({"error_code": call.note(code)})
+
+
+def _client_of(request: cold.Message) -> KafkaProducer:
+    return KafkaProducer(request.producer_id, request.producer_epoch)
+
+
+# -- TxnOffsetCommit -------------------------------------------------------------------------------
+
+
+async def _txn_offset_commit(services: KafkaServices, call: KafkaCall) -> Body:
+    request = call.message()
+    check_count(sum(len(topic.partitions) for topic in request.topics))
+    codes: dict[_Partition, int] = {}
+    code = invalid_group(request.group_id) or KafkaCode.NONE
+    if code is KafkaCode.NONE:
+        try:
+            codes = await _stage(services, call, request)
+        except MilenaError as error:
+            code = _staging_code_of(error)
+    rows = [
+        {
+            "name": topic.name,
+            "partitions": [
+                {
+                    "partition_index": row.partition_index,
+                    "error_code": call.note(
+                        code or codes.get((topic.name, row.partition_index), KafkaCode.NONE)
+                    ),
+                }
+                for row in topic.partitions
+            ],
+        }
+        for topic in request.topics
+    ]
+    return call.answer({"topics": rows})
+
+
+async def _stage(
+    services: KafkaServices, call: KafkaCall, request: cold.Message
+) -> dict[_Partition, int]:
+    """Stage the offsets of a request; return the codes of those that were refused alone."""
+    offsets: list[OffsetToCommit] = []
+    codes: dict[_Partition, int] = {}
+    for topic in request.topics:
+        for row in topic.partitions:
+            if row.committed_offset < 0:
+                codes[topic.name, row.partition_index] = int(KafkaCode.OFFSET_OUT_OF_RANGE)
+                continue
+            offset = OffsetToCommit(
+                topic=topic.name,
+                partition=row.partition_index,
+                offset=row.committed_offset,
+                leader_epoch=row.committed_leader_epoch if call.version >= 2 else -1,
+                metadata=row.committed_metadata or "",
+            )
+            offsets.append(offset)
+    names_member = call.version >= 3
+    commit, refused = await services.groups.staged(
+        request.group_id,
+        offsets,
+        member_id=request.member_id if names_member else "",
+        generation=request.generation_id if names_member else -1,
+        instance_id=request.group_instance_id if names_member else None,
+    )
+    for key, error in refused.items():
+        is_metadata = isinstance(error, InvalidConsumerError)
+        own = KafkaCode.OFFSET_METADATA_TOO_LARGE if is_metadata else _staging_code_of(error)
+        codes[key] = int(own)
+    if commit is not None:
+        await services.transactional_ids.stage(
+            request.transactional_id, _client_of(request), commit, enlists=False
+        )
+    return codes
+
+
+def _staging_code_of(error: MilenaError) -> KafkaCode:
+    """Return Kafka's code for offsets that were not staged: of the transaction, or of the group."""
+    if isinstance(error, GroupNotEmptyError):
+        return KafkaCode.UNKNOWN_MEMBER_ID
+    if isinstance(error, StaleMemberEpochError):
+        return KafkaCode.ILLEGAL_GENERATION
+    is_of_group = isinstance(error, FencedError) and not isinstance(error, StaleProducerEpochError)
+    return group_code_of(error) if is_of_group else transaction_code_of(error, False)
+
+
+# -- EndTxn ----------------------------------------------------------------------------------------
+
+
+async def _end_txn(services: KafkaServices, call: KafkaCall) -> Body:
+    request = call.message()
+    try:
+        await services.transactional_ids.end(
+            request.transactional_id, _client_of(request), is_commit=request.committed
+        )
+        code = KafkaCode.NONE
+    except MilenaError as error:
+        code = transaction_code_of(error, call.version >= FENCED_FROM)
+    return call.answer({"error_code": call.note(code)})
+
+
+APIS = (
+    Api(
+        key=24,
+        name="AddPartitionsToTxn",
+        first=0,
+        last=3,
+        flexible_from=3,
+        handle=_add_partitions,
+    ),
+    Api(
+        key=25,
+        name="AddOffsetsToTxn",
+        first=0,
+        last=3,
+        flexible_from=3,
+        handle=_add_offsets,
+    ),
+    Api(key=26, name="EndTxn", first=0, last=4, flexible_from=3, handle=_end_txn),
+    Api(
+        key=28,
+        name="TxnOffsetCommit",
+        first=0,
+        last=4,
+        flexible_from=3,
+        handle=_txn_offset_commit,
+    ),
+)
