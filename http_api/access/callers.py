@@ -26,6 +26,8 @@ class Caller:
     user: str | None = None
     """The user that authenticated, or the owner of the token that was sent."""
     user_index: int = 0
+    groups: tuple[str, ...] = ()
+    """The principals of the groups in the token of an external issuer."""
     token_id: str | None = None
     grants: tuple[Grant, ...] = ()
     """The grants of the token; empty: the token has all rights of its user."""
@@ -69,6 +71,31 @@ ANYBODY = Caller(principal=ANONYMOUS, version=OPEN, is_superuser=True)
 """The caller of a cluster that asks for no credentials."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VouchedCaller:
+    """A caller that another node has authenticated, without its credentials. Fields as in ``Caller``."""
+
+    principal: str
+    """Empty: that node asked for no credentials."""
+    user: str | None = None
+    user_index: int = 0
+    groups: tuple[str, ...] = ()
+    token_id: str | None = None
+    expires_ms: int = 0
+
+    @classmethod
+    def of(cls, caller: Caller) -> "VouchedCaller":
+        """Return what another node needs to know of a caller."""
+        return cls(
+            principal=caller.known_principal,
+            user=caller.user,
+            user_index=caller.user_index,
+            groups=caller.groups,
+            token_id=caller.token_id,
+            expires_ms=caller.expires_ms,
+        )
+
+
 class CallersPort(Protocol):
     """Authenticates callers. Belongs to the event loop."""
 
@@ -99,6 +126,14 @@ class CallersPort(Protocol):
             UnauthenticatedError: the credentials are wrong or missing.
             TooManyRequestsError: too many wrong signatures came from the address.
             NotReadyError: this node cannot authenticate callers.
+        """
+
+    def vouched(self, vouched: VouchedCaller, host: str) -> Caller:
+        """Return the rights that a caller has here, which another node has authenticated.
+
+        Raises:
+            UnauthenticatedError: its user or token does not exist here, or it has expired.
+            NotReadyError: this node cannot tell now what callers may do.
         """
 
     def turned_away(self, host: str) -> TooManyRequestsError | None:

@@ -1,6 +1,7 @@
 """Check a caller's rights: to the resource in the path before the body is read, to other resources in handlers."""
 
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 
 from aiohttp import web
@@ -25,134 +26,29 @@ def everything(_: str) -> bool:
     return True
 
 
-class Rights:
-    """The rights of one request's caller."""
+class CallerRights(ABC):
+    """The rights of one request's caller, whatever interface the request came by."""
 
-    __slots__ = ("_access", "_caller", "_callers", "_names", "_request", "_request_id", "has_asked")
+    __slots__ = ("_caller", "has_asked")
 
-    def __init__(self, request: web.BaseRequest, request_id: str, callers: CallersPort) -> None:
-        self._request = request
-        self._request_id = request_id
-        self._callers = callers
+    def __init__(self) -> None:
         self._caller: Caller = ANYBODY
-        self._access: Access | None = None
-        self._names: Mapping[str, str] = {}
         self.has_asked = False
-        """Whether the handler has checked rights to resources in the body or the query."""
-
-    async def identify(self, access: Access, names: Mapping[str, str]) -> None:
-        """Authenticate the caller, and check its right to the resource in the path.
-
-        Raises:
-            UnauthenticatedError, TooManyRequestsError, NotReadyError: the caller could not be authenticated.
-            ForbiddenError: the caller does not have the right.
-        """
-        self._access, self._names = access, names
-        callers = self._callers
-        if not callers.holds(self._caller):
-            given = self._credentials()
-            seen = self._seen_before(given[0])
-            self._caller = seen or callers.known(*given) or await callers.identify(*given)
-            if seen is None:
-                self._remember(given[0])
-        # Requests of one connection share a context. Without this, the previous request's principal would stay in it.
-        on_behalf.principal.set(self._caller.known_principal)
-        self._authorize_path(self._caller)
-
-    def _seen_before(self, header: str | None) -> Caller | None:
-        """Return the caller of this connection's last request if the header is the same and the caller still valid.
-
-        A connection has one certificate, and one address unless it belongs to a proxy. So both need no comparison,
-        except the address of a caller whose rights depend on it.
-        """
-        last = getattr(self._request.protocol, "last_caller", None)
-        if last is None or header is None or last[0] != header:
-            return None
-        caller: Caller = last[1]
-        if caller.host and caller.host != plain_host(self._request.remote or ""):
-            return None
-        return caller if self._callers.holds(caller) else None
-
-    def _remember(self, header: str | None) -> None:
-        protocol = self._request.protocol
-        if (
-            header is not None
-            and len(header) <= HEADER_KEPT_MAX
-            and hasattr(protocol, "last_caller")
-        ):
-            protocol.last_caller = (header, self._caller)
-
-    def check_again(self) -> None:
-        """Check the right to the resource in the path again, if access data has changed since the last check.
-
-        Raises:
-            UnauthenticatedError, NotReadyError: the caller's credentials are no longer valid.
-            ForbiddenError: the caller no longer has the right.
-        """
-        if self._access is not None and not self._callers.holds(self._caller):
-            self._authorize_path(self.caller)
+        """Whether the handler has checked rights to resources in the request."""
 
     @property
+    @abstractmethod
     def caller(self) -> Caller:
-        """The caller with its current rights; authenticates it again if access data has changed.
+        """The caller with its current rights.
 
         Raises:
             UnauthenticatedError, NotReadyError: the credentials are no longer valid.
         """
-        callers = self._callers
-        if not callers.holds(self._caller):
-            caller = callers.known(*self._credentials(), is_under_way=True)
-            if caller is None:
-                raise UnauthenticatedError(
-                    "what the cluster knows of these credentials changed while it was asked; send the request again"
-                )
-            self._caller = caller
-        return self._caller
-
-    async def identified_now(self) -> Caller:
-        """Return the caller that another request with these credentials would have. It does not change this request's.
-
-        Raises:
-            UnauthenticatedError, TooManyRequestsError, NotReadyError: such a request would be refused.
-        """
-        given = self._credentials()
-        return self._callers.known(*given) or await self._callers.identify(*given)
 
     @property
     def known_principal(self) -> str:
         """The principal of the last authentication; empty if the cluster requires no credentials, or before it."""
         return self._caller.known_principal
-
-    def tell(self, what: str) -> None:
-        """Write a change of access, and the principal that made it, to the audit log."""
-        _audit_log.info(
-            "changed principal=%s what=%s remote=%s request_id=%s",
-            self._caller.principal,
-            what,
-            self._request.remote,
-            self._request_id,
-        )
-
-    def _credentials(self) -> tuple[str | None, str, ClientCertificate | None]:
-        given = self._request.headers.getall("Authorization", None)
-        header = None if given is None else ", ".join(given)
-        # A plain aiohttp connection has no certificate attribute.
-        certificate = getattr(self._request.protocol, "certificate", None)
-        return header, self._request.remote or "", certificate
-
-    def _authorize_path(self, caller: Caller) -> None:
-        assert self._access is not None
-        needs = self._access.needs
-        if needs is not None:
-            name = self._names[needs.path_name] if needs.path_name else CLUSTER_NAME
-            if self._access.is_filtered and name == ALL_TOPICS:
-                return
-            self._require(
-                caller.may(needs.operation, needs.resource_type, name),
-                needs.operation,
-                needs.resource_type,
-                name,
-            )
 
     def authorize(self, operation: Operation, kind: ResourceType, names: Iterable[str]) -> None:
         """Require that the caller may perform the operation on all of these resources.
@@ -241,7 +137,8 @@ class Rights:
         """
         self._refuse(
             f"{self._caller.principal} may not write as producer {producer_id}: it belongs to another principal, or "
-            "was never reserved. POST /producers reserves one"
+            "was never reserved. POST /producers reserves one",
+            ResourceType.CLUSTER,
         )
 
     def seen(
@@ -263,14 +160,142 @@ class Rights:
         if not may:
             self._refuse(
                 f"{self._caller.principal} may not {operation} {kind} {name}: no access control entry allows it, or "
-                "one denies it"
+                "one denies it",
+                kind,
             )
 
-    def _refuse(self, why: str) -> None:
+    @abstractmethod
+    def _refuse(self, why: str, kind: ResourceType) -> None:
+        """Raise ForbiddenError, or only log the refusal if the mode says so. ``kind``: what the caller may not use."""
+
+
+class Rights(CallerRights):
+    """The rights of the caller of an HTTP request."""
+
+    __slots__ = ("_access", "_callers", "_names", "_request", "_request_id")
+
+    def __init__(self, request: web.BaseRequest, request_id: str, callers: CallersPort) -> None:
+        super().__init__()
+        self._request = request
+        self._request_id = request_id
+        self._callers = callers
+        self._access: Access | None = None
+        self._names: Mapping[str, str] = {}
+
+    async def identify(self, access: Access, names: Mapping[str, str]) -> None:
+        """Authenticate the caller, and check its right to the resource in the path.
+
+        Raises:
+            UnauthenticatedError, TooManyRequestsError, NotReadyError: the caller could not be authenticated.
+            ForbiddenError: the caller does not have the right.
+        """
+        self._access, self._names = access, names
+        callers = self._callers
+        if not callers.holds(self._caller):
+            given = self._credentials()
+            seen = self._seen_before(given[0])
+            self._caller = seen or callers.known(*given) or await callers.identify(*given)
+            if seen is None:
+                self._remember(given[0])
+        # Requests of one connection share a context. Without this, the previous request's principal would stay in it.
+        on_behalf.principal.set(self._caller.known_principal)
+        self._authorize_path(self._caller)
+
+    def _seen_before(self, header: str | None) -> Caller | None:
+        """Return the caller of this connection's last request if the header is the same and the caller still valid.
+
+        A connection has one certificate, and one address unless it belongs to a proxy. So both need no comparison,
+        except the address of a caller whose rights depend on it.
+        """
+        last = getattr(self._request.protocol, "last_caller", None)
+        if last is None or header is None or last[0] != header:
+            return None
+        caller: Caller = last[1]
+        if caller.host and caller.host != plain_host(self._request.remote or ""):
+            return None
+        return caller if self._callers.holds(caller) else None
+
+    def _remember(self, header: str | None) -> None:
+        protocol = self._request.protocol
+        if (
+            header is not None
+            and len(header) <= HEADER_KEPT_MAX
+            and hasattr(protocol, "last_caller")
+        ):
+            protocol.last_caller = (header, self._caller)
+
+    def check_again(self) -> None:
+        """Check the right to the resource in the path again, if access data has changed since the last check.
+
+        Raises:
+            UnauthenticatedError, NotReadyError: the caller's credentials are no longer valid.
+            ForbiddenError: the caller no longer has the right.
+        """
+        if self._access is not None and not self._callers.holds(self._caller):
+            self._authorize_path(self.caller)
+
+    @property
+    def caller(self) -> Caller:
+        """The caller with its current rights; authenticates it again if access data has changed.
+
+        Raises:
+            UnauthenticatedError, NotReadyError: the credentials are no longer valid.
+        """
+        callers = self._callers
+        if not callers.holds(self._caller):
+            caller = callers.known(*self._credentials(), is_under_way=True)
+            if caller is None:
+                raise UnauthenticatedError(
+                    "what the cluster knows of these credentials changed while it was asked; send the request again"
+                )
+            self._caller = caller
+        return self._caller
+
+    async def identified_now(self) -> Caller:
+        """Return the caller that another request with these credentials would have. It does not change this request's.
+
+        Raises:
+            UnauthenticatedError, TooManyRequestsError, NotReadyError: such a request would be refused.
+        """
+        given = self._credentials()
+        return self._callers.known(*given) or await self._callers.identify(*given)
+
+    def tell(self, what: str) -> None:
+        """Write a change of access, and the principal that made it, to the audit log."""
+        _audit_log.info(
+            "changed principal=%s what=%s remote=%s request_id=%s",
+            self._caller.principal,
+            what,
+            self._request.remote,
+            self._request_id,
+        )
+
+    def _credentials(self) -> tuple[str | None, str, ClientCertificate | None]:
+        given = self._request.headers.getall("Authorization", None)
+        header = None if given is None else ", ".join(given)
+        # A plain aiohttp connection has no certificate attribute.
+        certificate = getattr(self._request.protocol, "certificate", None)
+        return header, self._request.remote or "", certificate
+
+    def _authorize_path(self, caller: Caller) -> None:
+        assert self._access is not None
+        needs = self._access.needs
+        if needs is not None:
+            name = self._names[needs.path_name] if needs.path_name else CLUSTER_NAME
+            if self._access.is_filtered and name == ALL_TOPICS:
+                return
+            self._require(
+                caller.may(needs.operation, needs.resource_type, name),
+                needs.operation,
+                needs.resource_type,
+                name,
+            )
+
+    def _refuse(self, why: str, kind: ResourceType) -> None:
         if not self._caller.is_enforced and not (self._access and self._access.is_strict):
             _log.warning("would be refused: %s request_id=%s", why, self._request_id)
             return
-        raise ForbiddenError(why)
+        raise ForbiddenError(why, resource_type=kind)
 
 
 def _may_have_nameless_producer(caller: Caller) -> bool:

@@ -11,6 +11,7 @@ from enum import IntEnum, unique
 
 from http_api.protocol import errors as api
 from milena.model import errors as e
+from milena.model.access import ResourceType
 from milena.model.errors import MilenaError
 
 
@@ -206,8 +207,17 @@ KAFKA_TABLE: dict[type[MilenaError], KafkaCode] = {
 """Error class → code. A class between root and leaves has none."""
 
 
+_FORBIDDEN = {
+    ResourceType.GROUP: _K.GROUP_AUTHORIZATION_FAILED,
+    ResourceType.CLUSTER: _K.CLUSTER_AUTHORIZATION_FAILED,
+    ResourceType.TRANSACTIONAL_ID: _K.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+}
+
+
 def kafka_code_of(error: MilenaError) -> int:
     """Return Kafka's number for an error, by which its clients know whether to retry. Subclasses inherit it."""
+    if isinstance(error, e.ForbiddenError) and error.resource_type in _FORBIDDEN:
+        return int(_FORBIDDEN[ResourceType(error.resource_type)])
     if isinstance(error, e.InvalidProducerError) and (error.is_unknown or error.is_repeated):
         is_new = error.is_unknown
         return int(_K.UNKNOWN_PRODUCER_ID if is_new else _K.DUPLICATE_SEQUENCE_NUMBER)

@@ -5,19 +5,26 @@ sequence numbers, that principal's next records would count as retries and would
 has the owner of each id (``raft_meta.machine.producers``).
 """
 
-from http_api.serving.call import Call
+from http_api.access.rights import CallerRights
+from http_api.ports.node import MetadataPort
 from milena.model.errors import InvalidProducerError, StaleProducerEpochError
 from raft_meta.machine.image import Image
 from raft_meta.machine.producers import RESERVED_PREFIX, principal_of
 
 
 async def authorize_producer_id(
-    call: Call, producer_id: int, producer_epoch: int, *, is_abort: bool = False
+    rights: CallerRights,
+    metadata: MetadataPort,
+    producer_id: int,
+    producer_epoch: int,
+    *,
+    is_abort: bool = False,
+    may_raise_epoch: bool = False,
 ) -> None:
     """Require that the caller may write with this producer id, or end its transaction.
 
     ``is_abort``: the caller only aborts. An operator may then also abort the transaction of a one-request write, whose
-    producer id belongs to a node.
+    producer id belongs to a node. ``may_raise_epoch``: a producer without a name raises its epoch by itself (KIP-360).
 
     Raises:
         ForbiddenError: the producer id belongs to another principal, or does not exist; the message does not say which.
@@ -25,17 +32,20 @@ async def authorize_producer_id(
         InvalidProducerError: the producer id belongs to a node.
         NoQuorumError: this node does not know the id, and no majority responded.
     """
-    rights = call.rights
-    image = call.ports.metadata.image
+    image = metadata.image
     # The id may have been allocated a moment ago, and this node does not know it yet. Ask the quorum, but not in a
     # cluster without credentials, where ids have no owners.
-    if rights.known_principal and _is_unheard(image, producer_id, producer_epoch):
-        image = await call.ports.metadata.current_image()
+    heard_epoch = 0 if may_raise_epoch else producer_epoch
+    if rights.known_principal and _is_unheard(image, producer_id, heard_epoch):
+        image = await metadata.current_image()
     producer = image.producers.get(producer_id)
     name = None if producer is None else producer.name
     owner = principal_of(image, producer_id)
     is_given_out = producer is not None or 0 < producer_id < image.next_producer_id
-    if not (rights.may_write_as(name, owner) and (is_given_out or rights.caller.is_superuser)):
+    may = rights.may_write_as(name, owner) and not _is_transactional_client(
+        image, rights, producer_id
+    )
+    if not (may and (is_given_out or rights.caller.is_superuser)):
         is_former = producer is not None and producer_epoch < producer.producer_epoch
         if name is not None and is_former and rights.may_write_as(name, ""):
             raise StaleProducerEpochError(
@@ -46,6 +56,16 @@ async def authorize_producer_id(
         raise InvalidProducerError(
             f"producer id {producer_id} is a node's own: POST /producers gives one to clients"
         )
+
+
+def _is_transactional_client(image: Image, rights: CallerRights, producer_id: int) -> bool:
+    """Return whether the id is that of a Kafka client with a transactional id, which numbers only its own records."""
+    if not rights.known_principal or rights.caller.is_superuser:
+        return False
+    if producer_id in image.producers or principal_of(image, producer_id):
+        return False
+    # Ids without a principal are rare in a closed cluster.
+    return any(row.producer_id == producer_id for row in image.transactional_ids.values())
 
 
 def _is_unheard(image: Image, producer_id: int, producer_epoch: int) -> bool:

@@ -74,7 +74,11 @@ async def authorize_transaction(
         MilenaError: see ``authorize_producer_id``.
     """
     await authorize_producer_id(
-        call, transaction.producer_id, transaction.producer_epoch, is_abort=is_abort
+        call.rights,
+        call.ports.metadata,
+        transaction.producer_id,
+        transaction.producer_epoch,
+        is_abort=is_abort,
     )
 
 

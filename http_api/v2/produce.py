@@ -100,7 +100,7 @@ async def _produce_batch(
     if transaction is None:
         producer = producer_in(body)
         if producer is not None:
-            await authorize_producer_id(call, *producer)
+            await authorize_producer_id(call.rights, call.ports.metadata, *producer)
     receipt = await call.ports.produce.produce_batch(
         head.topic,
         head.partition,

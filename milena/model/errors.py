@@ -453,9 +453,13 @@ class UnauthenticatedError(DeniedError):
 
 
 class ForbiddenError(DeniedError):
-    """The caller is known, but has no permission for this."""
+    """The caller is known, but has no permission for this. ``resource_type``: what it may not use; empty: unknown."""
 
     code = "forbidden"
+
+    def __init__(self, message: str = "", *, resource_type: str = "") -> None:
+        super().__init__(message)
+        self.resource_type = resource_type
 
 
 class UnavailableError(MilenaError):

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from http_api.access.callers import ANYBODY, OPEN, UNCERTAIN, Caller
+from http_api.access.callers import ANYBODY, OPEN, UNCERTAIN, Caller, VouchedCaller
 from http_api.access.certificates import ClientCertificate
 from http_api.access.hosts import plain_host
 from milena.model.access import ANONYMOUS, USER_PREFIX, AccessMode
@@ -157,13 +157,7 @@ class Callers:
         """
         if self.version == OPEN:
             return ANYBODY
-        if self._clock.now_ms() > self._until_ms:
-            self.attend()
-        if self.version == UNCERTAIN:
-            raise NotReadyError(
-                self._metadata.quorum.start_obstacle()
-                or "this node has not heard of the metadata quorum for too long to know whom it may let in"
-            )
+        self._check_certain()
         host = plain_host(host)
         image = self._metadata.image
         if authorization is None:
@@ -174,6 +168,52 @@ class Callers:
             return caller
         caller = self._found(image, authorization, key, host, is_under_way=is_under_way)
         return None if caller is None else self._remember(caller, key, host)
+
+    def _check_certain(self) -> None:
+        """Refuse all callers while this node's image may be too old.
+
+        Raises:
+            NotReadyError: it may.
+        """
+        if self._clock.now_ms() > self._until_ms:
+            self.attend()
+        if self.version == UNCERTAIN:
+            raise NotReadyError(
+                self._metadata.quorum.start_obstacle()
+                or "this node has not heard of the metadata quorum for too long to know whom it may let in"
+            )
+
+    def vouched(self, vouched: VouchedCaller, host: str) -> Caller:
+        """Return the rights that a caller has here, which another node has authenticated.
+
+        Raises:
+            UnauthenticatedError: its user or token does not exist here, or it has expired.
+            NotReadyError: this node cannot tell now what callers may do.
+        """
+        if self.version == OPEN:
+            return ANYBODY
+        self._check_certain()
+        host, image = plain_host(host), self._metadata.image
+        if vouched.principal in ("", ANONYMOUS):
+            return self._without_header(image, None, host)
+        user = None if vouched.user is None else image.users.get(vouched.user)
+        token = None if vouched.token_id is None else image.tokens.get(vouched.token_id)
+        if (
+            (0 if user is None else user.created_index) != vouched.user_index
+            or (token is None) != (vouched.token_id is None)
+            or (vouched.expires_ms and vouched.expires_ms <= self._clock.wall_ms())
+        ):
+            raise UnauthenticatedError(f"{vouched.principal} has no access at this node any more")
+        return self._caller(
+            image,
+            vouched.principal,
+            host,
+            user=user,
+            groups=vouched.groups,
+            token_id=vouched.token_id,
+            grants=() if token is None else token.grants,
+            expires_ms=vouched.expires_ms,
+        )
 
     def _remember(self, caller: Caller, key: bytes, host: str) -> Caller:
         if len(self._callers) >= KNOWN_MAX:
@@ -353,6 +393,7 @@ class Callers:
             ),
             user=None if user is None else user.name,
             user_index=0 if user is None else user.created_index,
+            groups=groups,
             token_id=token_id,
             grants=grants,
             is_superuser=is_superuser and not grants,

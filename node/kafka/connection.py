@@ -27,7 +27,7 @@ from http_api.protocol.kafka_codes import kafka_code_of
 from http_api.serving.connections import Connections
 from http_api.streaming.unsent import UnsentAnswers, reset_when_closed, taken_bytes
 from milena.model.contained import ContainedErrors, EntryPoint
-from milena.model.errors import ForbiddenError, MilenaError
+from milena.model.errors import MilenaError, NotReadyError, UnauthenticatedError
 from node.kafka.apis.api import (
     Api,
     Body,
@@ -352,7 +352,7 @@ class KafkaConnection(asyncio.Protocol):
         if not api.is_pipelined:
             await self._settle()
             await self._may_write.wait()
-        if not api.is_open:
+        if not api.access.is_public:
             await self._check_caller(api)
         client_id, reader = body_of(frame, is_flexible=head.version >= api.flexible_from)
         call = KafkaCall(
@@ -365,7 +365,7 @@ class KafkaConnection(asyncio.Protocol):
         )
         answer: asyncio.Future[Body | None]
         started = await self._handled(api, call)
-        if api.is_open:
+        if api.access.is_public:
             self._expect()
         if isinstance(started, Started):
             answer = asyncio.ensure_future(started.answer)
@@ -395,10 +395,6 @@ class KafkaConnection(asyncio.Protocol):
         except MilenaError as error:
             self._turn_away(api, error)
             raise CloseConnectionError(error) from error
-        if caller.is_enforced and not caller.is_superuser:
-            raise CloseConnectionError(
-                ForbiddenError("the Kafka interface cannot check rights yet: be a superuser")
-            )
         self._let_in()
         # Tasks that the handler starts inherit it.
         on_behalf.principal.set(caller.known_principal)
@@ -432,6 +428,10 @@ class KafkaConnection(asyncio.Protocol):
             raise MalformedFrameError(f"{named}: {error.message}") from error
         except CloseConnectionError:
             raise
+        except (UnauthenticatedError, NotReadyError) as error:
+            # The client lost its access while the request was served.
+            self._turn_away(api, error)
+            raise CloseConnectionError(error) from error
         except Exception as error:
             raise CloseConnectionError(self._report(call, error)) from error
 

@@ -34,7 +34,7 @@ _Key = tuple[str, bytes, int]
 _Ends = tuple[int, int, int]
 _NEVER_TOLD: _Ends = (-1, -1, -1)
 Owner = tuple[str, str]
-"""The host and the client id of a client. Another client cannot use its session by guessing the id."""
+"""The principal and host, and the client id of a client. Another client cannot use its session by guessing the id."""
 
 
 @dataclass(slots=True)

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from msgspec import field as wire_field
 
 from http_api.access import on_behalf
+from http_api.access.callers import VouchedCaller
 from milena.model.errors import InvalidRequestError, MilenaError
 from node.kafka.apis.api import (
     Api,
@@ -34,7 +35,7 @@ from node.kafka.apis.api import (
     Started,
 )
 from node.kafka.apis.owners import OWNERS
-from node.kafka.identity import ConnectionIdentity
+from node.kafka.identity import VouchedIdentity
 from node.kafka.wire.primitives import MalformedFrameError, WireReader
 from node.metrics.counts import KafkaCounts
 from node.peers.codec import Fields
@@ -57,6 +58,11 @@ class ForwardedRequest(Message, frozen=True, kw_only=True):
     client_host: str = wire_field(name="from")
     caller: str
     """The client's principal; empty if the cluster asks for no credentials. The other node has let it in."""
+    user: str | None = None
+    user_index: int = 0
+    groups: tuple[str, ...] = ()
+    token: str | None = None
+    expires_ms: int = 0
     host: str
     port: int
     listener: str
@@ -125,12 +131,18 @@ class KafkaForwarding:
 
     async def _ask(self, broker_id: int, call: KafkaCall, lane: int) -> Body | None:
         self._counts.forwarded += 1
+        vouched = VouchedCaller.of(call.identity.last_caller)
         request = ForwardedRequest(
             key=call.api.key,
             version=call.version,
             client_id=call.client_id,
             client_host=call.host,
-            caller=call.identity.last_caller.known_principal,
+            caller=vouched.principal,
+            user=vouched.user,
+            user_index=vouched.user_index,
+            groups=vouched.groups,
+            token=vouched.token_id,
+            expires_ms=vouched.expires_ms,
             host=call.address.host,
             port=call.address.port,
             listener=call.address.listener,
@@ -162,13 +174,21 @@ class KafkaForwarding:
         api = self._apis.get(asked.key)
         if api is None or not api.first <= asked.version <= api.last:
             raise InvalidRequestError(f"version {asked.version} of API {asked.key} is not served")
+        vouched = VouchedCaller(
+            principal=asked.caller,
+            user=asked.user,
+            user_index=asked.user_index,
+            groups=asked.groups,
+            token_id=asked.token,
+            expires_ms=asked.expires_ms,
+        )
         call = KafkaCall(
             api,
             asked.version,
             asked.client_id,
             WireReader(body, 0, is_flexible=asked.version >= api.flexible_from),
             address=KafkaAddress(asked.host, asked.port, asked.listener, is_shared=True),
-            identity=ConnectionIdentity(self._services.access, asked.client_host, None),
+            identity=VouchedIdentity(self._services.access, asked.client_host, vouched),
         )
         # Tasks that the handler starts inherit it.
         on_behalf.principal.set(asked.caller)

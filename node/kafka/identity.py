@@ -9,7 +9,7 @@ user or token gets no further response. Source: KIP-368 (sessions that end, re-a
 
 from dataclasses import dataclass
 
-from http_api.access.callers import ANYBODY, OPEN, Caller, CallersPort
+from http_api.access.callers import ANYBODY, OPEN, Caller, CallersPort, VouchedCaller
 from http_api.access.certificates import ClientCertificate
 from http_api.access.refusals import Refusals
 from milena.model.access import USER_PREFIX
@@ -73,6 +73,24 @@ class ConnectionIdentity:
     @property
     def last_caller(self) -> Caller:
         """The caller of the last request that was let in."""
+        return self._caller
+
+    @property
+    def refusals(self) -> Refusals:
+        """The refused requests of the node."""
+        return self._access.refusals
+
+    def present(self) -> Caller:
+        """Return the caller with its present rights, without a wait.
+
+        Raises:
+            UnauthenticatedError, NotReadyError: the credentials are no longer valid.
+        """
+        if not self.holds():
+            found = self._known(self._credentials)
+            if found is None:
+                raise UnauthenticatedError("these credentials changed while a request was served")
+            self._caller = found
         return self._caller
 
     def holds(self) -> bool:
@@ -186,3 +204,21 @@ class ConnectionIdentity:
             raise
         self._credentials, self._caller = given, found
         return found
+
+
+class VouchedIdentity(ConnectionIdentity):
+    """The identity of a client whose request another node took and passed on. It has no credentials here."""
+
+    def __init__(self, access: AccessServices, host: str, vouched: VouchedCaller) -> None:
+        """Take the client in.
+
+        Raises:
+            UnauthenticatedError, NotReadyError: it has no access at this node.
+        """
+        super().__init__(access, host, None)
+        self._vouched = vouched
+        self.present()
+
+    def _known(self, given: SaslCredentials | None) -> Caller | None:
+        del given
+        return self._callers.vouched(self._vouched, self.host)

@@ -13,6 +13,7 @@ from node.groups.classic.service import ClassicGroups
 from node.groups.server_members import ServerMembers
 from node.kafka.fetch_sessions import FetchSessions
 from node.kafka.identity import AccessServices, ConnectionIdentity
+from node.kafka.rights import ApiAccess, KafkaRights
 from node.kafka.wire import cold
 from node.kafka.wire.primitives import WireReader
 from node.metadata.store import MetadataStore
@@ -89,8 +90,8 @@ class KafkaServices:
     clock: Clock
     limits: ApiLimits
     access: AccessServices
-    topic_rows: dict[tuple[str, int, bool, str], TopicRowKept] = field(default_factory=dict)
-    """Rows of Metadata, by topic id, version, whether they have operations, and listener."""
+    topic_rows: dict[tuple[str, int, int, str], TopicRowKept] = field(default_factory=dict)
+    """Rows of Metadata, by topic id, version, authorised operations, and listener."""
     polls: set[Poll] = field(default_factory=set)
     """Fetches that wait for records."""
     refused_batches: dict[tuple[str, int, int], tuple[int, int]] = field(default_factory=dict)
@@ -117,6 +118,7 @@ class KafkaCall:
         "identity",
         "is_last",
         "reader",
+        "rights",
         "version",
     )
 
@@ -138,6 +140,7 @@ class KafkaCall:
         self.address = address
         self.identity = identity
         self.host = identity.host
+        self.rights = KafkaRights(identity, api.access, api.name)
         self.code = 0
         """The first error code of the response, for the metrics."""
         self.is_last = False
@@ -203,7 +206,7 @@ class Api:
     handle: Handler
     bytes_max: int = COLD_BYTES_MAX
     """The largest request."""
-    is_open: bool = False
-    """Whether clients may send requests before they have authenticated."""
+    access: ApiAccess
+    """The rights that it needs."""
     is_pipelined: bool = False
     """Whether requests start behind each other without waiting for the responses of those before."""

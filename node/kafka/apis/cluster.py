@@ -12,8 +12,10 @@ from itertools import groupby
 from operator import attrgetter
 
 from http_api.protocol.kafka_codes import KafkaCode
+from milena.model.access import CLUSTER_NAME, Operation, ResourceType
 from node.kafka.apis.api import Api, Body, KafkaCall, KafkaServices
-from node.kafka.apis.metadata import CLUSTER_OPERATIONS, brokers_of
+from node.kafka.apis.metadata import brokers_of
+from node.kafka.rights import KNOWN, needs
 from node.kafka.wire.metadata import BrokerRow
 from node.replica.runner import PartitionRunner
 
@@ -61,7 +63,9 @@ async def _describe_cluster(services: KafkaServices, call: KafkaCall) -> Body:
                 )
             ],
             # kafka-python has another name for the field, and a set of the bits. None: the client did not ask.
-            "authorized_operations": _bits(CLUSTER_OPERATIONS) if wants_operations else None,
+            "authorized_operations": call.rights.operations(ResourceType.CLUSTER, CLUSTER_NAME)
+            if wants_operations
+            else None,
         }
     )
 
@@ -92,6 +96,9 @@ async def _describe_quorum(services: KafkaServices, call: KafkaCall) -> Body:
         for topic in request.topics
         for part in topic.partitions
     ]
+    if not call.rights.permits_cluster(Operation.DESCRIBE):
+        code = call.note(KafkaCode.CLUSTER_AUTHORIZATION_FAILED)
+        return call.answer({"error_code": code, "topics": [], "nodes": []})
     rows: dict[str, list[dict[str, object]]] = {}
     for topic, number in asked:
         rows.setdefault(topic, []).append(_quorum_row(services, call, topic, number))
@@ -140,12 +147,12 @@ def _quorum_row(
     }
 
 
-def _bits(field: int) -> set[int]:
-    return {place for place in range(field.bit_length()) if field >> place & 1}
-
-
 async def _describe_log_dirs(services: KafkaServices, call: KafkaCall) -> Body:
     request = call.message()
+    if not call.rights.permits_cluster(Operation.DESCRIBE):
+        # Before version 3 there is no place for the code.
+        code = call.note(KafkaCode.CLUSTER_AUTHORIZATION_FAILED)
+        return call.answer({"error_code": code, "results": []})
     if request.topics is None:
         runners = list(services.replicas)
     else:
@@ -189,6 +196,7 @@ def _log_rows(runners: Iterable[PartitionRunner]) -> Iterable[dict[str, object]]
 async def _alter_replica_log_dirs(services: KafkaServices, call: KafkaCall) -> Body:
     request = call.message()
     image, root = services.metadata.image, str(services.directory.root)
+    may = call.rights.permits_cluster(Operation.ALTER)
     rows = []
     for directory in request.dirs:
         for topic in directory.topics:
@@ -196,7 +204,9 @@ async def _alter_replica_log_dirs(services: KafkaServices, call: KafkaCall) -> B
             parts = []
             for number in topic.partitions:
                 code = KafkaCode.NONE
-                if directory.path != root:
+                if not may:
+                    code = KafkaCode.CLUSTER_AUTHORIZATION_FAILED
+                elif directory.path != root:
                     code = KafkaCode.LOG_DIR_NOT_FOUND
                 elif services.replicas.find(topic_id, number) is None:
                     code = KafkaCode.REPLICA_NOT_AVAILABLE
@@ -213,6 +223,7 @@ APIS = (
         last=2,
         flexible_from=2,
         handle=_alter_replica_log_dirs,
+        access=needs("ALTER CLUSTER"),
     ),
     Api(
         key=35,
@@ -221,6 +232,7 @@ APIS = (
         last=5,
         flexible_from=2,
         handle=_describe_log_dirs,
+        access=needs("DESCRIBE CLUSTER"),
     ),
     Api(
         key=55,
@@ -229,6 +241,7 @@ APIS = (
         last=2,
         flexible_from=0,
         handle=_describe_quorum,
+        access=needs("DESCRIBE CLUSTER"),
     ),
     Api(
         key=60,
@@ -237,5 +250,6 @@ APIS = (
         last=2,
         flexible_from=0,
         handle=_describe_cluster,
+        access=KNOWN,
     ),
 )

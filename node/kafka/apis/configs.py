@@ -9,9 +9,11 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from enum import IntEnum, unique
 
 from http_api.protocol.kafka_codes import KafkaCode
+from milena.model.access import CLUSTER_NAME, Operation, ResourceType
 from node.config.budgets import LONG_PROPOSE_MS
 from node.kafka.apis.api import Api, Body, KafkaCall, KafkaServices
 from node.kafka.apis.items import ItemError, each, error_fields, repeated
+from node.kafka.rights import needs
 from node.kafka.wire import cold
 from node.kafka.wire.configs import (
     FLEXIBLE_FROM,
@@ -73,6 +75,7 @@ async def _describe_configs(services: KafkaServices, call: KafkaCall) -> Body:
 
     async def describe(resource: cold.Message) -> tuple[ConfigRow, ...]:
         keys = resource.configuration_keys
+        _authorize(call, Operation.DESCRIBE_CONFIGS, resource)
         if resource.resource_type == ConfigResource.TOPIC:
             rows = _topic_rows(await services.admin.topic(resource.resource_name))
         elif resource.resource_type == ConfigResource.BROKER:
@@ -102,6 +105,18 @@ async def _describe_configs(services: KafkaServices, call: KafkaCall) -> Body:
                 )
         rows.append(_resource_row(call, resource, result))
     return encode_response(call.version, rows)
+
+
+def _authorize(call: KafkaCall, operation: Operation, resource: cold.Message) -> None:
+    """Require the right to the configs of a resource: to the topic, or to the cluster.
+
+    Raises:
+        ForbiddenError: the caller has no such right.
+    """
+    if resource.resource_type == ConfigResource.TOPIC:
+        call.rights.authorize(operation, ResourceType.TOPIC, (resource.resource_name,))
+    else:
+        call.rights.authorize(operation, ResourceType.CLUSTER, (CLUSTER_NAME,))
 
 
 def _resource_row(
@@ -229,6 +244,7 @@ async def _alter(services: KafkaServices, call: KafkaCall, changes_of: _Changes)
 
     async def alter(resource: cold.Message) -> None:
         kind, name = resource.resource_type, resource.resource_name
+        _authorize(call, Operation.ALTER_CONFIGS, resource)
         if (kind, name) in twice:
             raise ItemError(
                 KafkaCode.INVALID_REQUEST,
@@ -340,6 +356,9 @@ async def _list_config_resources(services: KafkaServices, call: KafkaCall) -> Bo
     request = call.message()
     # Version 0 lists client metrics alone.
     asked = frozenset(request.resource_types if call.version else [CLIENT_METRICS]) or LISTED_TYPES
+    if not call.rights.permits_cluster(Operation.DESCRIBE_CONFIGS):
+        code = call.note(KafkaCode.CLUSTER_AUTHORIZATION_FAILED)
+        return call.answer({"error_code": code, "config_resources": []})
     if not asked <= LISTED_TYPES:
         code = call.note(KafkaCode.UNSUPPORTED_VERSION)
         return call.answer({"error_code": code, "config_resources": []})
@@ -365,8 +384,17 @@ APIS = (
         last=4,
         flexible_from=FLEXIBLE_FROM,
         handle=_describe_configs,
+        access=needs("DESCRIBE_CONFIGS TOPIC", "DESCRIBE_CONFIGS CLUSTER"),
     ),
-    Api(key=33, name="AlterConfigs", first=0, last=2, flexible_from=2, handle=_alter_configs),
+    Api(
+        key=33,
+        name="AlterConfigs",
+        first=0,
+        last=2,
+        flexible_from=2,
+        handle=_alter_configs,
+        access=needs("ALTER_CONFIGS TOPIC", "ALTER_CONFIGS CLUSTER"),
+    ),
     Api(
         key=44,
         name="IncrementalAlterConfigs",
@@ -374,6 +402,7 @@ APIS = (
         last=1,
         flexible_from=1,
         handle=_incremental_alter_configs,
+        access=needs("ALTER_CONFIGS TOPIC", "ALTER_CONFIGS CLUSTER"),
     ),
     Api(
         key=74,
@@ -382,5 +411,6 @@ APIS = (
         last=1,
         flexible_from=0,
         handle=_list_config_resources,
+        access=needs("DESCRIBE_CONFIGS CLUSTER"),
     ),
 )

@@ -6,12 +6,13 @@ the whole assignment. Assignors have Kafka's names: ``uniform`` is our ``sticky`
 Source: KIP-848, KIP-1082 (a client chooses its member id), KIP-1099 (kinds of members).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 from uuid import UUID
 
 from http_api.ports.groups import HeartbeatAnswer, KafkaHeartbeat, PartitionsByTopic
 from http_api.protocol.kafka_codes import KafkaCode
+from milena.model.access import Operation, ResourceType
 from milena.model.errors import InvalidConsumerError, InvalidTopicNameError, MilenaError
 from node.groups import assignors, heartbeat_rules
 from node.groups.descriptions import TopicNames, server_state
@@ -19,9 +20,9 @@ from node.groups.members import REBALANCE_MS_MIN
 from node.groups.rebalance import effective
 from node.groups.subscriptions import TopicPattern
 from node.kafka.apis.api import Api, Body, KafkaCall, KafkaServices
-from node.kafka.apis.group_views import GROUP_OPERATIONS
 from node.kafka.apis.groups import check_count, invalid_group, member_code_of
 from node.kafka.apis.items import MESSAGE_LENGTH_MAX, ItemError
+from node.kafka.rights import needs
 from node.kafka.wire import cold
 from raft_meta.machine.groups import group_rules
 from raft_meta.machine.image import Group, GroupMember, PartitionSet
@@ -47,6 +48,10 @@ async def _heartbeat(services: KafkaServices, call: KafkaCall) -> Body:
     check_count(sum(len(topic.partitions) for topic in owned))
     check_count(len(request.subscribed_topic_names or ()))
     try:
+        call.rights.authorize(Operation.READ, ResourceType.GROUP, (request.group_id,))
+        call.rights.authorize_subscription(
+            request.subscribed_topic_names or (), request.subscribed_topic_regex
+        )
         answer = await services.members.heartbeat(_asked(services, call, request))
     except ItemError as error:
         return _refused(call, KafkaCode(error.code), error.message)
@@ -196,16 +201,18 @@ def _owned(names: TopicNames, topics: Iterable[cold.Message] | None) -> Partitio
 async def _describe(services: KafkaServices, call: KafkaCall) -> Body:
     request = call.message()
     check_count(len(request.group_ids))
-    operations = GROUP_OPERATIONS if request.include_authorized_operations else None
     rows = []
     for group_id in request.group_ids:
-        code, message, found = KafkaCode.NONE, None, None
+        code, message, found, operations = KafkaCode.NONE, None, None, None
         try:
+            call.rights.authorize(Operation.DESCRIBE, ResourceType.GROUP, (group_id,))
+            if request.include_authorized_operations:
+                operations = call.rights.operations(ResourceType.GROUP, group_id)
             found = await services.members.describe(group_id)
         except MilenaError as error:
             code = invalid_group(group_id) or member_code_of(error)
             message = error.message[:MESSAGE_LENGTH_MAX]
-        row = _not_described(group_id) if found is None else _described(services, found)
+        row = _not_described(group_id) if found is None else _described(services, call, found)
         rows.append(
             row
             | {
@@ -228,18 +235,21 @@ def _not_described(group_id: str) -> dict[str, Any]:
     }
 
 
-def _described(services: KafkaServices, group: Group) -> dict[str, Any]:
+def _described(services: KafkaServices, call: KafkaCall, group: Group) -> dict[str, Any]:
+    is_seen = call.rights.seen(ResourceType.TOPIC)
     return {
         "group_id": group.group_id,
         "group_state": server_state(group),
         "group_epoch": group.generation,
         "assignment_epoch": group.generation,
         "assignor_name": _KAFKA_NAMES.get(group.assignor, group.assignor),
-        "members": [_member(services, member) for member in group.members],
+        "members": [_member(services, member, is_seen) for member in group.members],
     }
 
 
-def _member(services: KafkaServices, member: GroupMember) -> dict[str, Any]:
+def _member(
+    services: KafkaServices, member: GroupMember, is_seen: Callable[[str], bool]
+) -> dict[str, Any]:
     return {
         "member_id": member.member_id,
         "instance_id": member.instance_id,
@@ -247,15 +257,17 @@ def _member(services: KafkaServices, member: GroupMember) -> dict[str, Any]:
         "member_epoch": member.member_epoch,
         "client_id": member.client_id,
         "client_host": f"/{member.host}",
-        "subscribed_topic_names": list(member.topics),
+        "subscribed_topic_names": [topic for topic in member.topics if is_seen(topic)],
         "subscribed_topic_regex": member.pattern,
-        "assignment": {"topic_partitions": _named(services, effective(member))},
-        "target_assignment": {"topic_partitions": _named(services, member.target)},
+        "assignment": {"topic_partitions": _named(services, effective(member), is_seen)},
+        "target_assignment": {"topic_partitions": _named(services, member.target, is_seen)},
         "member_type": CONSUMER_MEMBER,
     }
 
 
-def _named(services: KafkaServices, partitions: PartitionSet) -> Sequence[dict[str, Any]]:
+def _named(
+    services: KafkaServices, partitions: PartitionSet, is_seen: Callable[[str], bool]
+) -> Sequence[dict[str, Any]]:
     topics = services.metadata.image.topics
     return [
         {
@@ -264,7 +276,7 @@ def _named(services: KafkaServices, partitions: PartitionSet) -> Sequence[dict[s
             "partitions": list(numbers),
         }
         for topic_id, numbers in partitions
-        if topic_id in topics
+        if topic_id in topics and is_seen(topics[topic_id].name)
     ]
 
 
@@ -276,6 +288,7 @@ APIS = (
         last=1,
         flexible_from=0,
         handle=_heartbeat,
+        access=needs("READ GROUP", "READ TOPIC"),
     ),
     Api(
         key=69,
@@ -284,5 +297,6 @@ APIS = (
         last=1,
         flexible_from=0,
         handle=_describe,
+        access=needs("DESCRIBE GROUP", shows="DESCRIBE TOPIC"),
     ),
 )

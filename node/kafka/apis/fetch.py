@@ -11,6 +11,7 @@ import asyncio
 from typing import NamedTuple
 
 from http_api.protocol.kafka_codes import KafkaCode, kafka_code_of
+from milena.model.access import Operation, ResourceType
 from milena.model.errors import MilenaError
 from milena.model.requests import FetchRequest
 from node.kafka.apis.api import Api, Body, KafkaCall, KafkaServices
@@ -22,6 +23,7 @@ from node.kafka.apis.leading import (
     nearer_replica,
 )
 from node.kafka.batches import sent
+from node.kafka.rights import needs
 from node.kafka.wire.fetch import (
     FLEXIBLE_FROM,
     IDS_FROM,
@@ -131,9 +133,26 @@ class _FetchRound:
         for name, topic_id, partitions in self._request.topics:
             has_id = self._call.version >= IDS_FROM
             topic = image.topics.get(topic_id.hex()) if has_id else image.topic(name)
-            reads = [await self._read(topic, part) for part in partitions]
+            code = self._forbidden(topic, name, has_id=has_id)
+            if code:
+                reads = [self._refused(None, part, code) for part in partitions]
+            else:
+                reads = [await self._read(topic, part) for part in partitions]
             self.reads += reads
             self.topics.append((name, topic_id, [read.row for read in reads]))
+
+    def _forbidden(self, topic: Topic | None, name: str, *, has_id: bool) -> KafkaCode:
+        """Return the code if the client may not read a topic; NONE: it may, or there is no topic of this id."""
+        rights = self._call.rights
+        if has_id:
+            if topic is None:
+                return KafkaCode.NONE
+            name = topic.name
+            if not rights.seen(ResourceType.TOPIC)(name):
+                # As if there were none.
+                return KafkaCode.UNKNOWN_TOPIC_ID
+        may = rights.permits(Operation.READ, ResourceType.TOPIC, name)
+        return KafkaCode.NONE if may else KafkaCode.TOPIC_AUTHORIZATION_FAILED
 
     async def _read(self, topic: Topic | None, part: FetchedPartition) -> _Read:
         runner = self._replica(topic, part)
@@ -255,7 +274,7 @@ async def _fetch(services: KafkaServices, call: KafkaCall) -> Body:
     plan = services.fetch_sessions.plan(
         request,
         has_ids=call.version >= IDS_FROM,
-        owner=(call.host, call.client_id),
+        owner=(f"{call.rights.known_principal} {call.host}", call.client_id),
         now_ms=services.clock.now_ms(),
         # An incremental fetch need not name a partition. So behind a shared address, no node could tell its leader.
         may_open=not call.address.is_shared,
@@ -296,6 +315,7 @@ APIS = (
         last=18,
         flexible_from=FLEXIBLE_FROM,
         handle=_fetch,
+        access=needs("READ TOPIC"),
         bytes_max=REQUEST_BYTES_MAX,
     ),
 )

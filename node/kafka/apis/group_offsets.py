@@ -16,6 +16,7 @@ from uuid import UUID
 
 from http_api.ports.groups import OffsetToCommit, PartitionCommit
 from http_api.protocol.kafka_codes import KafkaCode, kafka_code_of
+from milena.model.access import Operation, ResourceType
 from milena.model.errors import (
     GroupNotEmptyError,
     InvalidConsumerError,
@@ -24,8 +25,15 @@ from milena.model.errors import (
 )
 from node.config.budgets import BARRIER_MS
 from node.kafka.apis.api import Api, Body, KafkaCall, KafkaServices
-from node.kafka.apis.groups import MEMBERSHIP_BYTES_MAX, check_count, group_code_of, invalid_group
+from node.kafka.apis.groups import (
+    MEMBERSHIP_BYTES_MAX,
+    check_count,
+    forbidden_group,
+    group_code_of,
+    invalid_group,
+)
 from node.kafka.apis.items import NO_ID
+from node.kafka.rights import needs
 from node.kafka.wire import cold
 from raft_meta.machine import transactional_ids
 
@@ -42,20 +50,22 @@ _Partition = tuple[str, int]
 async def _offset_commit(services: KafkaServices, call: KafkaCall) -> Body:
     request = call.message()
     check_count(sum(len(topic.partitions) for topic in request.topics))
+    group_id = request.group_id
+    forbidden = forbidden_group(call, Operation.READ, group_id)
     topics = await _named(services, call, request.topics)
-    if (invalid := invalid_group(request.group_id)) is not None:
-        return call.answer({"topics": _codes(call, topics, {}, invalid)})
-    refused: dict[_Partition, int] = {}
+    if (wrong := forbidden or invalid_group(group_id)) is not None:
+        return call.answer({"topics": _codes(call, topics, {}, wrong)})
+    wanted, refused = _offsets(call, topics)
     code = KafkaCode.NONE
     try:
         errors = await services.groups.commit(
-            request.group_id,
-            _offsets(topics),
+            group_id,
+            wanted,
             member_id=request.member_id,
             generation=request.generation_id_or_member_epoch,
             instance_id=request.group_instance_id if call.version >= 7 else None,
         )
-        refused = {key: _offset_code(error) for key, error in errors.items()}
+        refused |= {key: _offset_code(error) for key, error in errors.items()}
     except GroupNotEmptyError:
         # Members joined after the commit was checked, and this client is none of them.
         code = KafkaCode.UNKNOWN_MEMBER_ID
@@ -72,7 +82,7 @@ def _offsets_code_of(error: MilenaError) -> KafkaCode:
 
 
 class _NamedTopic(NamedTuple):
-    """A topic of a request. ``name`` None: the client named it by an id that does not exist."""
+    """A topic of a request. ``name`` None: the client named it by an id that does not exist, or that it may not see."""
 
     name: str | None
     topic_id: UUID
@@ -100,26 +110,41 @@ async def _named(
         with suppress(MilenaError):
             image = await services.metadata.barrier(timeout_ms=BARRIER_MS)
     found = [image.topics.get(topic_id.hex) for topic_id in ids]
+    is_seen = call.rights.seen(ResourceType.TOPIC)
     return [
-        _NamedTopic(None if known is None else known.name, topic_id, getattr(topic, field))
+        _NamedTopic(
+            None if known is None or not is_seen(known.name) else known.name,
+            topic_id,
+            getattr(topic, field),
+        )
         for known, topic_id, topic in zip(found, ids, topics, strict=True)
     ]
 
 
-def _offsets(topics: Sequence[_NamedTopic]) -> list[OffsetToCommit]:
-    """Return the offsets to commit; those below 0 take a committed one back."""
-    return [
-        OffsetToCommit(
-            topic=topic.name,
-            partition=row.partition_index,
-            offset=row.committed_offset,
-            leader_epoch=row.committed_leader_epoch,
-            metadata=row.committed_metadata or "",
-        )
-        for topic in topics
-        if topic.name is not None
-        for row in topic.partitions
-    ]
+def _offsets(
+    call: KafkaCall, topics: Sequence[_NamedTopic]
+) -> tuple[list[OffsetToCommit], dict[_Partition, int]]:
+    """Return the offsets to commit, and the codes of those that are refused. One below 0 takes a committed one back."""
+    offsets: list[OffsetToCommit] = []
+    refused: dict[_Partition, int] = {}
+    for topic in topics:
+        if topic.name is None:
+            continue
+        if not call.rights.permits(Operation.READ, ResourceType.TOPIC, topic.name):
+            code = int(KafkaCode.TOPIC_AUTHORIZATION_FAILED)
+            refused |= {(topic.name, row.partition_index): code for row in topic.partitions}
+            continue
+        offsets += [
+            OffsetToCommit(
+                topic=topic.name,
+                partition=row.partition_index,
+                offset=row.committed_offset,
+                leader_epoch=row.committed_leader_epoch,
+                metadata=row.committed_metadata or "",
+            )
+            for row in topic.partitions
+        ]
+    return offsets, refused
 
 
 def _offset_code(error: MilenaError) -> int:
@@ -210,9 +235,22 @@ async def _fetched(
     ``needs_stable``: refuse partitions for which an open transaction has staged offsets.
     """
     check_count(sum(len(topic.partitions) for topic in topics or ()))
-    keys = {(one.name, number) for one in topics or () if one.name for number in one.partitions}
+    code = forbidden_group(call, Operation.DESCRIBE, group_id) or code
+    kind = ResourceType.TOPIC
+    named = {topic.name for topic in topics or () if topic.name}
+    seen = {name for name in named if call.rights.permits(Operation.DESCRIBE, kind, name)}
+    keys = {
+        (one.name, number) for one in topics or () if one.name in seen for number in one.partitions
+    }
     commits: dict[_Partition, PartitionCommit] = {}
     unstable: frozenset[_Partition] = frozenset()
+
+    def code_of(name: str | None) -> int:
+        if name is None:
+            return KafkaCode.UNKNOWN_TOPIC_ID
+        is_forbidden = topics is not None and name not in seen
+        return code or (KafkaCode.TOPIC_AUTHORIZATION_FAILED if is_forbidden else KafkaCode.NONE)
+
     try:
         if code is KafkaCode.NONE:
             found = await services.groups.fetch_offsets(group_id, None if topics is None else keys)
@@ -232,13 +270,13 @@ async def _fetched(
                     else _offset(
                         number,
                         None if topic.name is None else commits.get((topic.name, number)),
-                        KafkaCode.UNKNOWN_TOPIC_ID if topic.name is None else code,
+                        call.note(code_of(topic.name)),
                     )
                     for number in topic.partitions
                 ],
             }
             for topic in (
-                _all_topics(services, {*commits, *unstable}) if topics is None else topics
+                _all_topics(services, call, {*commits, *unstable}) if topics is None else topics
             )
         ],
     }
@@ -258,19 +296,24 @@ def _unstable_offset(number: int) -> dict[str, Any]:
     return _offset(number, None, KafkaCode.UNSTABLE_OFFSET_COMMIT)
 
 
-def _all_topics(services: KafkaServices, commits: Iterable[_Partition]) -> list[_NamedTopic]:
-    """Return the topics with committed offsets."""
+def _all_topics(
+    services: KafkaServices, call: KafkaCall, commits: Iterable[_Partition]
+) -> list[_NamedTopic]:
+    """Return the topics with committed offsets, as far as the client may see them."""
     ids = services.metadata.image.topic_ids
+    is_seen = call.rights.seen(ResourceType.TOPIC)
     numbers: dict[str, list[int]] = {}
     for name, number in commits:
         numbers.setdefault(name, []).append(number)
     # A topic without an id was deleted in the meantime.
     return [
-        _NamedTopic(name, UUID(hex=ids[name]), of) for name, of in numbers.items() if name in ids
+        _NamedTopic(name, UUID(hex=ids[name]), of)
+        for name, of in numbers.items()
+        if name in ids and is_seen(name)
     ]
 
 
-def _offset(number: int, commit: PartitionCommit | None, code: KafkaCode) -> dict[str, Any]:
+def _offset(number: int, commit: PartitionCommit | None, code: int) -> dict[str, Any]:
     return {
         "partition_index": number,
         "committed_offset": NOT_COMMITTED if commit is None else commit.offset,
@@ -289,13 +332,24 @@ async def _offset_delete(services: KafkaServices, call: KafkaCall) -> Body:
         (topic.name, row.partition_index) for topic in request.topics for row in topic.partitions
     ]
     check_count(len(keys))
-    if (invalid := invalid_group(request.group_id)) is not None:
-        return call.answer({"error_code": call.note(invalid), "topics": []})
+    group_id = request.group_id
+    wrong = forbidden_group(call, Operation.DELETE, group_id) or invalid_group(group_id)
+    if wrong is not None:
+        return call.answer({"error_code": call.note(wrong), "topics": []})
+    forbidden = {
+        topic.name
+        for topic in request.topics
+        if not call.rights.permits(Operation.READ, ResourceType.TOPIC, topic.name)
+    }
     try:
-        errors = await services.groups.delete_offsets(request.group_id, keys)
+        errors = await services.groups.delete_offsets(
+            group_id, [key for key in keys if key[0] not in forbidden]
+        )
     except MilenaError as error:
         return call.answer({"error_code": call.note(group_code_of(error)), "topics": []})
     refused = {key: kafka_code_of(error) for key, error in errors.items()}
+    code = int(KafkaCode.TOPIC_AUTHORIZATION_FAILED)
+    refused |= {key: code for key in keys if key[0] in forbidden}
     topics = [_NamedTopic(topic.name, NO_ID, topic.partitions) for topic in request.topics]
     rows = _codes(call, topics, refused, KafkaCode.NONE)
     return call.answer({"error_code": KafkaCode.NONE, "topics": rows})
@@ -309,6 +363,7 @@ APIS = (
         last=10,
         flexible_from=8,
         handle=_offset_commit,
+        access=needs("READ GROUP", "READ TOPIC"),
         bytes_max=MEMBERSHIP_BYTES_MAX,
     ),
     Api(
@@ -318,6 +373,7 @@ APIS = (
         last=10,
         flexible_from=6,
         handle=_offset_fetch,
+        access=needs("DESCRIBE GROUP", "DESCRIBE TOPIC", shows="DESCRIBE TOPIC"),
         bytes_max=MEMBERSHIP_BYTES_MAX,
     ),
     Api(
@@ -327,5 +383,6 @@ APIS = (
         last=0,
         flexible_from=cold.VERSION_MAX,
         handle=_offset_delete,
+        access=needs("DELETE GROUP", "READ TOPIC"),
     ),
 )

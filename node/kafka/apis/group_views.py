@@ -9,13 +9,13 @@ Source: Kafka's protocol guide, KIP-222 (DeleteGroups), KIP-518 and KIP-848 (fil
 from typing import Any
 
 from http_api.protocol.kafka_codes import KafkaCode
+from milena.model.access import Operation, ResourceType
 from milena.model.errors import MilenaError
 from node.groups.classic.calls import ClassicDescription, ClassicState
 from node.kafka.apis.api import Api, Body, KafkaCall, KafkaServices
-from node.kafka.apis.groups import check_count, group_code_of, invalid_group
+from node.kafka.apis.groups import check_count, forbidden_group, group_code_of, invalid_group
+from node.kafka.rights import needs
 
-GROUP_OPERATIONS = frozenset({3, 6, 8})
-"""READ, DELETE and DESCRIBE: all that exist, while the interface asks for no credentials. Source: KIP-430."""
 _NOT_FOUND_FROM = 6
 """The first version in which a missing group is an error, and not Dead."""
 
@@ -26,15 +26,22 @@ async def _describe_groups(services: KafkaServices, call: KafkaCall) -> Body:
     has_operations = call.version >= 3 and request.include_authorized_operations
     rows = []
     for group_id in request.groups:
+        operations = None
+        if has_operations:
+            operations = call.rights.operations(ResourceType.GROUP, group_id)
+        if (wrong := forbidden_group(call, Operation.DESCRIBE, group_id)) is not None:
+            hidden = ClassicDescription(group_id=group_id, state=ClassicState.DEAD)
+            error = _error(call, wrong, None, operations)
+            rows.append(_described(hidden) | {"group_state": ""} | error)
+            continue
         try:
             found = await services.groups.describe(group_id)
             code, message = KafkaCode.NONE, None
-        except MilenaError as error:
+        except MilenaError as failure:
             found = ClassicDescription(group_id=group_id, state=ClassicState.DEAD)
-            code, message = invalid_group(group_id) or group_code_of(error), error.message
+            code, message = invalid_group(group_id) or group_code_of(failure), failure.message
         if found.state is ClassicState.DEAD and not code and call.version >= _NOT_FOUND_FROM:
             code, message = KafkaCode.GROUP_ID_NOT_FOUND, f"There is no classic group {group_id!r}."
-        operations = GROUP_OPERATIONS if has_operations else None
         rows.append(_described(found) | _error(call, code, message, operations))
     return call.answer({"groups": rows})
 
@@ -74,7 +81,10 @@ async def _list_groups(services: KafkaServices, call: KafkaCall) -> Body:
     states = {state.lower() for state in request.states_filter} if call.version >= 4 else set()
     kinds = {kind.lower() for kind in request.types_filter} if call.version >= 5 else set()
     rows = []
+    is_seen = call.rights.seen(ResourceType.GROUP)
     for one in await services.groups.groups(is_everywhere=call.address.is_shared):
+        if not is_seen(one.group_id):
+            continue
         kind = "classic" if one.is_classic else "consumer"
         if (states and one.state.lower() not in states) or (kinds and kind not in kinds):
             continue
@@ -94,7 +104,8 @@ async def _delete_groups(services: KafkaServices, call: KafkaCall) -> Body:
     check_count(len(request.groups_names))
     rows = []
     for group_id in request.groups_names:
-        code = invalid_group(group_id) or KafkaCode.NONE
+        wrong = forbidden_group(call, Operation.DELETE, group_id) or invalid_group(group_id)
+        code = wrong or KafkaCode.NONE
         if code is KafkaCode.NONE:
             try:
                 await services.groups.delete(group_id)
@@ -105,7 +116,31 @@ async def _delete_groups(services: KafkaServices, call: KafkaCall) -> Body:
 
 
 APIS = (
-    Api(key=15, name="DescribeGroups", first=0, last=6, flexible_from=5, handle=_describe_groups),
-    Api(key=16, name="ListGroups", first=0, last=5, flexible_from=3, handle=_list_groups),
-    Api(key=42, name="DeleteGroups", first=0, last=2, flexible_from=2, handle=_delete_groups),
+    Api(
+        key=15,
+        name="DescribeGroups",
+        first=0,
+        last=6,
+        flexible_from=5,
+        handle=_describe_groups,
+        access=needs("DESCRIBE GROUP"),
+    ),
+    Api(
+        key=16,
+        name="ListGroups",
+        first=0,
+        last=5,
+        flexible_from=3,
+        handle=_list_groups,
+        access=needs(shows="DESCRIBE GROUP"),
+    ),
+    Api(
+        key=42,
+        name="DeleteGroups",
+        first=0,
+        last=2,
+        flexible_from=2,
+        handle=_delete_groups,
+        access=needs("DELETE GROUP"),
+    ),
 )

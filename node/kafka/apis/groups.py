@@ -10,6 +10,7 @@ request), KIP-814 (skipped assignments).
 from typing import Any
 
 from http_api.protocol.kafka_codes import KafkaCode, kafka_code_of
+from milena.model.access import Operation, ResourceType
 from milena.model.errors import (
     InvalidConsumerError,
     MemberIdRequiredError,
@@ -21,6 +22,7 @@ from node.groups.classic.calls import JoinAnswer, JoinRequest, LeavingMember, Sy
 from node.kafka.apis.api import Api, Body, KafkaCall, KafkaServices
 from node.kafka.apis.items import ITEMS_MAX
 from node.kafka.apis.metadata import reachable_at
+from node.kafka.rights import needs
 from node.kafka.wire.primitives import MalformedFrameError
 from raft_meta.machine.groups import group_rules
 from raft_meta.machine.groups.coordinators import coordinator_of
@@ -69,6 +71,12 @@ def invalid_group(group_id: str) -> KafkaCode | None:
     return None
 
 
+def forbidden_group(call: KafkaCall, operation: Operation, group_id: str) -> KafkaCode | None:
+    """Return the code if the client may not do this with the group; None: it may."""
+    may = call.rights.permits(operation, ResourceType.GROUP, group_id)
+    return None if may else KafkaCode.GROUP_AUTHORIZATION_FAILED
+
+
 # -- FindCoordinator -------------------------------------------------------------------------------
 
 
@@ -104,10 +112,14 @@ def _found(
 ) -> tuple[KafkaCode, int, str, int]:
     image, own = services.metadata.image, services.metadata.node_id
     here = call.address
-    if kind not in (GROUP, TRANSACTION):
-        return KafkaCode.INVALID_REQUEST, -1, "", -1
-    if kind == GROUP and (invalid := invalid_group(key)) is not None:
-        return invalid, -1, "", -1
+    wrong: KafkaCode | None = KafkaCode.INVALID_REQUEST
+    if kind == GROUP:
+        wrong = forbidden_group(call, Operation.DESCRIBE, key) or invalid_group(key)
+    elif kind == TRANSACTION:
+        may = call.rights.permits(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, key)
+        wrong = None if may else KafkaCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    if wrong is not None:
+        return wrong, -1, "", -1
     # Any node serves transactional ids. The same hash as of groups spreads them over the nodes.
     broker_id = coordinator_of(image, key)
     if broker_id == own:
@@ -125,8 +137,10 @@ def _found(
 async def _join_group(services: KafkaServices, call: KafkaCall) -> Body:
     request = call.message()
     check_count(len(request.protocols))
-    if (invalid := invalid_group(request.group_id)) is not None:
-        return _not_joined(call, invalid, request.member_id)
+    group_id = request.group_id
+    wrong = forbidden_group(call, Operation.READ, group_id) or invalid_group(group_id)
+    if wrong is not None:
+        return _not_joined(call, wrong, request.member_id)
     try:
         joined = await services.groups.join(
             JoinRequest(
@@ -150,6 +164,9 @@ async def _join_group(services: KafkaServices, call: KafkaCall) -> Body:
         return _not_joined(call, KafkaCode.MEMBER_ID_REQUIRED, error.member_id)
     except MilenaError as error:
         return _not_joined(call, member_code_of(error), request.member_id)
+    # The wait may have been long, and the response names other members.
+    if (wrong := forbidden_group(call, Operation.READ, group_id)) is not None:
+        return _not_joined(call, wrong, request.member_id)
     return call.answer(_joined(joined))
 
 
@@ -190,6 +207,8 @@ def _not_joined(call: KafkaCall, code: KafkaCode, member_id: str) -> Body:
 async def _sync_group(services: KafkaServices, call: KafkaCall) -> Body:
     request = call.message()
     check_count(len(request.assignments))
+    if (wrong := forbidden_group(call, Operation.READ, request.group_id)) is not None:
+        return _not_synced(call, wrong)
     try:
         synced = await services.groups.sync(
             SyncRequest(
@@ -203,14 +222,9 @@ async def _sync_group(services: KafkaServices, call: KafkaCall) -> Body:
             )
         )
     except MilenaError as error:
-        return call.answer(
-            {
-                "error_code": call.note(member_code_of(error)),
-                "protocol_type": None,
-                "protocol_name": None,
-                "assignment": b"",
-            }
-        )
+        return _not_synced(call, member_code_of(error))
+    if (wrong := forbidden_group(call, Operation.READ, request.group_id)) is not None:
+        return _not_synced(call, wrong)
     return call.answer(
         {
             "error_code": KafkaCode.NONE,
@@ -221,8 +235,21 @@ async def _sync_group(services: KafkaServices, call: KafkaCall) -> Body:
     )
 
 
+def _not_synced(call: KafkaCall, code: KafkaCode) -> Body:
+    return call.answer(
+        {
+            "error_code": call.note(code),
+            "protocol_type": None,
+            "protocol_name": None,
+            "assignment": b"",
+        }
+    )
+
+
 async def _heartbeat(services: KafkaServices, call: KafkaCall) -> Body:
     request = call.message()
+    if (wrong := forbidden_group(call, Operation.READ, request.group_id)) is not None:
+        return call.answer({"error_code": call.note(wrong)})
     code = KafkaCode.NONE
     try:
         await services.groups.heartbeat(
@@ -246,6 +273,8 @@ async def _leave_group(services: KafkaServices, call: KafkaCall) -> Body:
             LeavingMember(member_id=one.member_id, instance_id=one.group_instance_id)
             for one in request.members
         ]
+    if (wrong := forbidden_group(call, Operation.READ, request.group_id)) is not None:
+        return call.answer({"error_code": call.note(wrong), "members": []})
     try:
         outcomes = await services.groups.leave(request.group_id, leaving)
     except MilenaError as error:
@@ -271,6 +300,7 @@ APIS = (
         last=6,
         flexible_from=3,
         handle=_find_coordinator,
+        access=needs("DESCRIBE GROUP", "DESCRIBE TRANSACTIONAL_ID"),
     ),
     Api(
         key=11,
@@ -279,10 +309,27 @@ APIS = (
         last=9,
         flexible_from=6,
         handle=_join_group,
+        access=needs("READ GROUP"),
         bytes_max=MEMBERSHIP_BYTES_MAX,
     ),
-    Api(key=12, name="Heartbeat", first=0, last=4, flexible_from=4, handle=_heartbeat),
-    Api(key=13, name="LeaveGroup", first=0, last=5, flexible_from=4, handle=_leave_group),
+    Api(
+        key=12,
+        name="Heartbeat",
+        first=0,
+        last=4,
+        flexible_from=4,
+        handle=_heartbeat,
+        access=needs("READ GROUP"),
+    ),
+    Api(
+        key=13,
+        name="LeaveGroup",
+        first=0,
+        last=5,
+        flexible_from=4,
+        handle=_leave_group,
+        access=needs("READ GROUP"),
+    ),
     Api(
         key=14,
         name="SyncGroup",
@@ -290,6 +337,7 @@ APIS = (
         last=5,
         flexible_from=4,
         handle=_sync_group,
+        access=needs("READ GROUP"),
         bytes_max=MEMBERSHIP_BYTES_MAX,
     ),
 )

@@ -6,10 +6,13 @@ under the node's rule (``auto_create_topics``), if the client allows that.
 """
 
 import asyncio
+from collections.abc import Collection
 
 from http_api.protocol.kafka_codes import KafkaCode, kafka_code_of
-from milena.model.errors import MilenaError
+from milena.model.access import CLUSTER_NAME, Operation, ResourceType
+from milena.model.errors import MilenaError, TopicNotFoundError
 from node.kafka.apis.api import Api, Body, KafkaCall, KafkaServices, TopicRowKept
+from node.kafka.rights import bits_of, needs
 from node.kafka.wire.metadata import (
     FLEXIBLE_FROM,
     OPERATIONS_UNKNOWN,
@@ -33,15 +36,6 @@ CREATED_AT_ONCE_MAX = 50
 """Topics that one request may create; the others do not exist for it. Clients ask again."""
 
 
-def _operations(*numbers: int) -> int:
-    return sum(1 << number for number in numbers)
-
-
-TOPIC_OPERATIONS = _operations(3, 4, 5, 6, 7, 8, 10, 11)
-"""Operations on a topic that are allowed while the cluster asks for no credentials: all of them. Source: KIP-430."""
-CLUSTER_OPERATIONS = _operations(5, 7, 8, 9, 10, 11, 12)
-
-
 def _encoded_row(
     services: KafkaServices,
     image: Image,
@@ -55,7 +49,7 @@ def _encoded_row(
     states = tuple(
         image.partitions.get((topic.topic_id, number)) for number in range(topic.partition_count)
     )
-    key = (topic.topic_id, version, operations != OPERATIONS_UNKNOWN, listener)
+    key = (topic.topic_id, version, operations, listener)
     found = services.topic_rows.get(key)
     if (
         found is not None
@@ -153,14 +147,13 @@ async def _named(services: KafkaServices, name: str, may_create: bool) -> Topic 
 
 
 async def _missing(
-    services: KafkaServices, request: MetadataRequest
+    services: KafkaServices, call: KafkaCall, request: MetadataRequest, names: Collection[str]
 ) -> dict[str, Topic | MilenaError]:
-    """Look for the named topics that this node's image does not have; create them if that is allowed."""
-    image = services.metadata.image
-    names = {
-        name for name, _ in request.topics or () if name is not None and image.topic(name) is None
-    }
-    created = sorted(names)[:CREATED_AT_ONCE_MAX] if request.may_create else []
+    """Look for topics of these names, which this node's image does not have; create them if that is allowed."""
+    created: list[str] = []
+    if request.may_create:
+        created = [name for name in sorted(names) if call.rights.may_create(name)]
+        created = created[:CREATED_AT_ONCE_MAX]
     found = await asyncio.gather(
         *(_named(services, name, name in created) for name in sorted(names))
     )
@@ -169,11 +162,19 @@ async def _missing(
 
 async def _metadata(services: KafkaServices, call: KafkaCall) -> Body:
     request = decode_request(call.reader, call.version)
-    missing = await _missing(services, request)
+    rights, kind = call.rights, ResourceType.TOPIC
+    named = {name for name, _ in request.topics or () if name is not None}
+    # Without the right, the response must not depend on whether the topic exists. So it is not looked for.
+    forbidden = {name for name in named if not rights.permits(Operation.DESCRIBE, kind, name)}
+    sought = [name for name in named - forbidden if services.metadata.image.topic(name) is None]
+    missing = await _missing(services, call, request, sought)
     image, own = services.metadata.image, services.metadata.node_id
-    operations = TOPIC_OPERATIONS if request.wants_topic_operations else OPERATIONS_UNKNOWN
+    is_seen = rights.seen(kind)
 
     def row(topic: Topic) -> bytes:
+        operations = OPERATIONS_UNKNOWN
+        if request.wants_topic_operations:
+            operations = bits_of(rights.operations(kind, topic.name))
         return _encoded_row(
             services,
             image,
@@ -188,26 +189,39 @@ async def _metadata(services: KafkaServices, call: KafkaCall) -> Body:
 
     rows = []
     if request.topics is None:
-        rows = [row(image.topics[topic_id]) for topic_id in sorted(image.topics)]
+        everything = (image.topics[topic_id] for topic_id in sorted(image.topics))
+        rows = [row(topic) for topic in everything if is_seen(topic.name)]
     for name, topic_id in request.topics or ():
         if name is None:
             by_id = image.topics.get(topic_id.hex())
             unknown = KafkaCode.UNKNOWN_TOPIC_ID
-            rows.append(row(by_id) if by_id else refused(unknown, None, topic_id))
+            is_known = by_id is not None and is_seen(by_id.name)
+            rows.append(row(by_id) if by_id and is_known else refused(unknown, None, topic_id))
             continue
-        topic = image.topic(name) or missing[name]
+        if name in forbidden:
+            rows.append(refused(KafkaCode.TOPIC_AUTHORIZATION_FAILED, name))
+            continue
+        topic = image.topic(name) or missing.get(name) or _gone(name)
         if isinstance(topic, MilenaError):
             rows.append(refused(kafka_code_of(topic), name))
         else:
             rows.append(row(topic))
+    cluster_operations = OPERATIONS_UNKNOWN
+    if request.wants_cluster_operations:
+        cluster_operations = bits_of(rights.operations(ResourceType.CLUSTER, CLUSTER_NAME))
     return encode_response(
         call.version,
         brokers=brokers_of(services, call),
         cluster_id=image.cluster_id or None,
         controller_id=own,
         topics=rows,
-        operations=CLUSTER_OPERATIONS if request.wants_cluster_operations else OPERATIONS_UNKNOWN,
+        operations=cluster_operations,
     )
+
+
+def _gone(name: str) -> MilenaError:
+    """Return the error for a topic that was deleted while others were looked for."""
+    return TopicNotFoundError(f"topic {name!r} does not exist")
 
 
 APIS = (
@@ -218,6 +232,7 @@ APIS = (
         last=13,
         flexible_from=FLEXIBLE_FROM,
         handle=_metadata,
+        access=needs("DESCRIBE TOPIC", "CREATE TOPIC", shows="DESCRIBE TOPIC"),
         bytes_max=3 << 20,  # ten thousand of the longest names
     ),
 )

@@ -7,10 +7,12 @@ Source: KIP-79 (search by time), KIP-207 and KIP-320 (leader epochs), KIP-734 (g
 from collections.abc import Awaitable, Callable
 
 from http_api.protocol.kafka_codes import KafkaCode, kafka_code_of
+from milena.model.access import Operation, ResourceType
 from milena.model.errors import MilenaError
 from milena.model.requests import FetchRequest
 from node.kafka.apis.api import Api, Body, KafkaCall, KafkaServices
 from node.kafka.apis.leading import led_here
+from node.kafka.rights import needs
 from node.kafka.wire import cold
 from node.kafka.wire.primitives import ITEMS_MAX, MalformedFrameError
 from node.replica.runner import PartitionRunner
@@ -34,17 +36,27 @@ Row = Callable[
 
 
 async def _each(
-    services: KafkaServices, call: KafkaCall, request: cold.Message, row: Row, *, name: str
+    services: KafkaServices,
+    call: KafkaCall,
+    request: cold.Message,
+    row: Row,
+    *,
+    name: str,
+    number: str,
 ) -> list[dict[str, object]]:
-    """Return the response's topics. ``name``: the field that has a topic's name."""
+    """Return the response's topics. ``name``, ``number``: the fields that have the names of topic and partition."""
     if sum(len(topic.partitions or ()) for topic in request.topics or ()) > ITEMS_MAX:
         raise MalformedFrameError(f"a request for more than {ITEMS_MAX} partitions")
     topics: list[dict[str, object]] = []
     for topic in request.topics or ():
-        rows = [
-            await row(services, call, getattr(topic, name), request, part)
-            for part in topic.partitions or ()
-        ]
+        parts = topic.partitions or ()
+        if call.rights.permits(Operation.DESCRIBE, ResourceType.TOPIC, getattr(topic, name)):
+            rows = [
+                await row(services, call, getattr(topic, name), request, part) for part in parts
+            ]
+        else:
+            refused = KafkaCode.TOPIC_AUTHORIZATION_FAILED
+            rows = [{number: getattr(part, number), "error_code": refused} for part in parts]
         for found in rows:
             code = found["error_code"]
             assert isinstance(code, int), "every row has a code"
@@ -55,7 +67,10 @@ async def _each(
 
 async def _list_offsets(services: KafkaServices, call: KafkaCall) -> Body:
     request = call.message()
-    return call.answer({"topics": await _each(services, call, request, _offset_row, name="name")})
+    topics = await _each(
+        services, call, request, _offset_row, name="name", number="partition_index"
+    )
+    return call.answer({"topics": topics})
 
 
 async def _offset_row(
@@ -116,7 +131,8 @@ async def _found(
 
 async def _offsets_for_epochs(services: KafkaServices, call: KafkaCall) -> Body:
     request = call.message()
-    return call.answer({"topics": await _each(services, call, request, _epoch_row, name="topic")})
+    topics = await _each(services, call, request, _epoch_row, name="topic", number="partition")
+    return call.answer({"topics": topics})
 
 
 async def _epoch_row(
@@ -137,7 +153,15 @@ async def _epoch_row(
 
 
 APIS = (
-    Api(key=2, name="ListOffsets", first=1, last=11, flexible_from=6, handle=_list_offsets),
+    Api(
+        key=2,
+        name="ListOffsets",
+        first=1,
+        last=11,
+        flexible_from=6,
+        handle=_list_offsets,
+        access=needs("DESCRIBE TOPIC"),
+    ),
     Api(
         key=23,
         name="OffsetForLeaderEpoch",
@@ -145,5 +169,6 @@ APIS = (
         last=4,
         flexible_from=4,
         handle=_offsets_for_epochs,
+        access=needs("DESCRIBE TOPIC"),
     ),
 )

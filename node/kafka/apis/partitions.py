@@ -11,6 +11,7 @@ from uuid import UUID
 
 from http_api.ports.node import PlannedReassignment, ReassignmentRequest, ReplicaTarget
 from http_api.protocol.kafka_codes import KafkaCode
+from milena.model.access import Operation, ResourceType
 from milena.model.errors import (
     BrokerNotFoundError,
     InvalidReplicationError,
@@ -19,7 +20,8 @@ from milena.model.errors import (
 )
 from node.kafka.apis.api import Api, Body, KafkaCall, KafkaServices
 from node.kafka.apis.items import ITEMS_MAX, ItemError, error_fields, too_many, wait_ms
-from node.kafka.apis.metadata import LISTENER_CODE_FROM, TOPIC_OPERATIONS, partition_row
+from node.kafka.apis.metadata import LISTENER_CODE_FROM, partition_row
+from node.kafka.rights import bits_of, needs
 from node.services.in_time import in_time, unknown
 from raft_meta.machine.access import audit
 from raft_meta.machine.image import Image, PartitionKey, Topic
@@ -41,7 +43,9 @@ async def _elect_leaders(services: KafkaServices, call: KafkaCall) -> Body:
         else [(topic.topic, number) for topic in asked for number in topic.partitions]
     )
     refusal = None
-    if request.election_type not in {PREFERRED, UNCLEAN}:
+    if not call.rights.permits_cluster(Operation.ALTER):
+        refusal = _forbidden(Operation.ALTER)
+    elif request.election_type not in {PREFERRED, UNCLEAN}:
         refusal = ItemError(
             KafkaCode.INVALID_REQUEST,
             f"Elections of type {request.election_type} do not exist: ask for {PREFERRED} (preferred) or {UNCLEAN} "
@@ -50,7 +54,9 @@ async def _elect_leaders(services: KafkaServices, call: KafkaCall) -> Body:
     elif wanted is not None and len(wanted) > ITEMS_MAX:
         refusal = too_many(len(wanted))
     if refusal is not None:
-        return _elected_rows(call, [(name, number, refusal) for name, number in wanted or ()])
+        code = refusal.code if refusal.code == KafkaCode.CLUSTER_AUTHORIZATION_FAILED else 0
+        rows = [(name, number, refusal) for name, number in wanted or ()]
+        return _elected_rows(call, rows, code)
     keys = None
     if wanted is not None:
         image = services.metadata.image
@@ -104,13 +110,22 @@ def _election_result(
     )
 
 
-def _elected_rows(call: KafkaCall, results: Iterable[tuple[str, int, ItemError | None]]) -> Body:
+def _forbidden(operation: Operation) -> ItemError:
+    return ItemError(
+        KafkaCode.CLUSTER_AUTHORIZATION_FAILED,
+        f"The caller may not {operation} the cluster: no access control entry allows it, or one denies it.",
+    )
+
+
+def _elected_rows(
+    call: KafkaCall, results: Iterable[tuple[str, int, ItemError | None]], code: int = 0
+) -> Body:
     by_topic: dict[str, list[dict[str, Any]]] = {}
     for name, number, result in results:
         row = {"partition_id": number, **error_fields(call, result)}
         by_topic.setdefault(name, []).append(row)
     rows = [{"topic": name, "partition_result": parts} for name, parts in by_topic.items()]
-    return call.answer({"replica_election_results": rows})
+    return call.answer({"error_code": call.note(code), "replica_election_results": rows})
 
 
 # -- AlterPartitionReassignments -------------------------------------------------------------------
@@ -131,6 +146,9 @@ async def _alter_reassignments(services: KafkaServices, call: KafkaCall) -> Body
         "allow_replication_factor_change": request.allow_replication_factor_change
     }
     may_change = request.allow_replication_factor_change
+    if not call.rights.permits_cluster(Operation.ALTER):
+        refusal = error_fields(call, _forbidden(Operation.ALTER))
+        return call.answer({**fields, **refusal, "responses": []})
     if len(targets) > ITEMS_MAX:
         refusal = error_fields(call, too_many(len(targets)))
         return call.answer({**fields, **refusal, "responses": []})
@@ -209,6 +227,8 @@ def _refusal(row: PlannedReassignment) -> ItemError | None:
 async def _list_reassignments(services: KafkaServices, call: KafkaCall) -> Body:
     request = call.message()
     image = services.metadata.image
+    if not call.rights.permits_cluster(Operation.DESCRIBE):
+        return call.answer({**error_fields(call, _forbidden(Operation.DESCRIBE)), "topics": []})
     wanted: dict[str, frozenset[int]] | None = None
     if request.topics is not None:
         wanted = {topic.name: frozenset(topic.partition_indexes) for topic in request.topics}
@@ -238,7 +258,11 @@ PARTITIONS_MAX = 2_000
 async def _describe_topic_partitions(services: KafkaServices, call: KafkaCall) -> Body:
     request = call.message()
     image, cursor = services.metadata.image, request.cursor
-    names = sorted({topic.name for topic in request.topics} or image.topic_ids)
+    rights, kind = call.rights, ResourceType.TOPIC
+    names = sorted({topic.name for topic in request.topics})
+    forbidden = {name for name in names if not rights.permits(Operation.DESCRIBE, kind, name)}
+    if not names:
+        names = sorted(filter(rights.seen(kind), image.topic_ids))
     first = 0
     if cursor is not None:
         names = names[bisect_left(names, cursor.topic_name) :]
@@ -248,13 +272,15 @@ async def _describe_topic_partitions(services: KafkaServices, call: KafkaCall) -
     rows: list[dict[str, Any]] = []
     next_cursor = None
     for name in names:
-        topic = image.topic(name)
+        topic = None if name in forbidden else image.topic(name)
         if left == 0:
             next_cursor = {"topic_name": name, "partition_index": 0}
             break
         if topic is None:
             left -= 1
-            code = call.note(KafkaCode.UNKNOWN_TOPIC_OR_PARTITION)
+            missing = KafkaCode.UNKNOWN_TOPIC_OR_PARTITION
+            code = KafkaCode.TOPIC_AUTHORIZATION_FAILED if name in forbidden else missing
+            call.note(code)
             rows.append({"error_code": code, "name": name, "partitions": []})
             continue
         numbers = range(first, min(topic.partition_count, first + left))
@@ -276,7 +302,9 @@ def _topic_row(
         "topic_id": UUID(hex=topic.topic_id),
         "is_internal": topic.name == audit.TOPIC,
         "partitions": [_partition_fields(services, call, topic, number) for number in numbers],
-        "topic_authorized_operations": TOPIC_OPERATIONS,
+        "topic_authorized_operations": bits_of(
+            call.rights.operations(ResourceType.TOPIC, topic.name)
+        ),
     }
 
 
@@ -307,7 +335,15 @@ def _partition_fields(
 
 
 APIS = (
-    Api(key=43, name="ElectLeaders", first=0, last=2, flexible_from=2, handle=_elect_leaders),
+    Api(
+        key=43,
+        name="ElectLeaders",
+        first=0,
+        last=2,
+        flexible_from=2,
+        handle=_elect_leaders,
+        access=needs("ALTER CLUSTER"),
+    ),
     Api(
         key=45,
         name="AlterPartitionReassignments",
@@ -315,6 +351,7 @@ APIS = (
         last=1,
         flexible_from=0,
         handle=_alter_reassignments,
+        access=needs("ALTER CLUSTER"),
     ),
     Api(
         key=46,
@@ -323,6 +360,7 @@ APIS = (
         last=0,
         flexible_from=0,
         handle=_list_reassignments,
+        access=needs("DESCRIBE CLUSTER"),
     ),
     Api(
         key=75,
@@ -331,5 +369,6 @@ APIS = (
         last=0,
         flexible_from=0,
         handle=_describe_topic_partitions,
+        access=needs("DESCRIBE TOPIC", shows="DESCRIBE TOPIC"),
     ),
 )

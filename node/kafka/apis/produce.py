@@ -8,6 +8,8 @@ response; if it fails, the connection ends, so that the client asks for the lead
 from dataclasses import dataclass
 
 from http_api.protocol.kafka_codes import KafkaCode, kafka_code_of
+from http_api.records.producer_owners import authorize_producer_id
+from milena.model.access import Operation, ResourceType
 from milena.model.batch.header import BatchHeader
 from milena.model.batch.v2 import decode_head
 from milena.model.errors import (
@@ -28,6 +30,7 @@ from milena.model.types import TimestampType
 from node.kafka.apis.api import Api, Body, CloseConnectionError, KafkaCall, KafkaServices, Started
 from node.kafka.apis.leading import addresses_of, leader_of
 from node.kafka.batches import in_transaction, is_transactional, stored
+from node.kafka.rights import needs
 from node.kafka.wire.produce import (
     FLEXIBLE_FROM,
     IDS_FROM,
@@ -81,6 +84,7 @@ async def _produce(services: KafkaServices, call: KafkaCall) -> Body | Started:
             [
                 await _begin(
                     services,
+                    call,
                     request,
                     _name_of(services, call, name, topic_id),
                     part,
@@ -114,6 +118,7 @@ def _refused(call: KafkaCall, request: WireProduce, code: KafkaCode) -> Body:
 
 async def _begin(
     services: KafkaServices,
+    call: KafkaCall,
     request: WireProduce,
     name: str,
     part: tuple[int, memoryview | None],
@@ -125,6 +130,10 @@ async def _begin(
     partition, records = part
     begun = _Appending(services.metadata.image.topic(name), partition)
     try:
+        if request.transactional_id is not None:
+            named = (request.transactional_id,)
+            call.rights.authorize(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, named)
+        call.rights.authorize(Operation.WRITE, ResourceType.TOPIC, (name,))
         check_written_by_clients(name)
         topic = begun.topic
         if topic is None:
@@ -144,7 +153,7 @@ async def _begin(
         if not records:
             raise InvalidRecordError("the request has no records for the partition")
         batch, header = await _checked(
-            services, request, topic, partition, records, timeout_ms=timeout_ms
+            services, call, request, topic, partition, records=records, timeout_ms=timeout_ms
         )
         begun.header = header
         begun.receipt = services.produce.to_leader.append_led(
@@ -209,11 +218,12 @@ def _check_order(
 
 async def _checked(
     services: KafkaServices,
+    call: KafkaCall,
     request: WireProduce,
     topic: Topic,
     partition: int,
-    records: memoryview,
     *,
+    records: memoryview,
     timeout_ms: int,
 ) -> tuple[bytes, BatchHeader]:
     """Return the batch to append, and its header.
@@ -237,6 +247,13 @@ async def _checked(
     )
     if name is None:
         if header.producer_id >= 0:
+            await authorize_producer_id(
+                call.rights,
+                services.admin,
+                header.producer_id,
+                header.producer_epoch,
+                may_raise_epoch=True,
+            )
             await services.produce.check_producer(header, timeout_ms, may_raise_epoch=True)
             _check_order(services, topic, partition, header)
         return batch, header
@@ -318,6 +335,7 @@ APIS = (
         last=13,
         flexible_from=FLEXIBLE_FROM,
         handle=_produce,
+        access=needs("WRITE TOPIC", "WRITE TRANSACTIONAL_ID"),
         bytes_max=REQUEST_BYTES_MAX,
         is_pipelined=True,
     ),

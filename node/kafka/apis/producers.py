@@ -4,9 +4,10 @@ Source: KIP-98, KIP-360 (a producer asks for its next epoch), KIP-890.
 """
 
 from http_api.protocol.kafka_codes import KafkaCode, kafka_code_of
-from milena.model.errors import FeatureLevelError, InvalidRequestError, MilenaError
+from milena.model.errors import FeatureLevelError, ForbiddenError, InvalidRequestError, MilenaError
 from node.kafka.apis.api import Api, Body, KafkaCall, KafkaServices
 from node.kafka.apis.transactions import transaction_code_of
+from node.kafka.rights import needs
 from node.services.transactions.transactional_ids import KafkaProducer
 from raft_meta.machine.transactional_ids import TIMEOUT_MS_MAX
 
@@ -19,8 +20,14 @@ async def _init_producer_id(services: KafkaServices, call: KafkaCall) -> Body:
     name = request.transactional_id
     try:
         if name is not None:
+            call.rights.authorize_producer(name)
             return await _begin(services, call, name, request.transaction_timeout_ms, request)
+        call.rights.authorize_producer(None)
         made = await services.admin.allocate_producer(None)
+    except ForbiddenError as error:
+        # Without a name, Kafka speaks of the right to the cluster, and clients show that.
+        cluster = KafkaCode.CLUSTER_AUTHORIZATION_FAILED
+        return _refusal(call, cluster if name is None else kafka_code_of(error))
     except MilenaError as error:
         return _refusal(call, kafka_code_of(error))
     return _answer(call, KafkaProducer(made.producer_id, made.producer_epoch))
@@ -64,5 +71,6 @@ APIS = (
         last=4,
         flexible_from=2,
         handle=_init_producer_id,
+        access=needs("IDEMPOTENT_WRITE CLUSTER", "WRITE TRANSACTIONAL_ID"),
     ),
 )

@@ -13,6 +13,7 @@ from http_api.serving.places import pause
 from milena.model.errors import MilenaError, UnauthenticatedError
 from node.kafka.apis.api import Api, Body, CloseConnectionError, KafkaCall, KafkaServices
 from node.kafka.identity import ConnectionIdentity, SaslStateError, SaslStep
+from node.kafka.rights import PUBLIC
 from node.kafka.sasl import MECHANISMS
 from node.kafka.wire import cold
 
@@ -99,7 +100,7 @@ APIS = (
         last=1,
         flexible_from=cold.VERSION_MAX,
         handle=_handshake,
-        is_open=True,
+        access=PUBLIC,
     ),
     Api(
         key=36,
@@ -108,6 +109,6 @@ APIS = (
         last=2,
         flexible_from=2,
         handle=_authenticate,
-        is_open=True,
+        access=PUBLIC,
     ),
 )

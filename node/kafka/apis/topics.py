@@ -5,15 +5,18 @@ Source: KIP-4, KIP-107, KIP-195, KIP-464 (-1 for the node's defaults), KIP-516 (
 response).
 """
 
+from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
 from http_api.ports.node import NewTopic
 from http_api.protocol.kafka_codes import KafkaCode
+from milena.model.access import Operation, ResourceType
 from milena.model.errors import InvalidReplicationError
 from node.kafka.apis.api import Api, Body, KafkaCall, KafkaServices
 from node.kafka.apis.configs import source_of
 from node.kafka.apis.items import NO_ID, ItemError, each, error_fields, repeated, wait_ms
+from node.kafka.rights import needs
 from node.kafka.wire import cold
 from raft_meta.machine import bounds
 from raft_meta.machine.image import Topic
@@ -39,6 +42,7 @@ async def _create_topics(services: KafkaServices, call: KafkaCall) -> Body:
     twice = repeated(topic.name for topic in request.topics)
 
     async def create(wanted: cold.Message) -> Topic:
+        call.rights.authorize_creation(wanted.name)
         if wanted.name in twice:
             raise _twice("The topic")
         new = _new_topic(wanted, is_validate_only=request.validate_only)
@@ -52,7 +56,10 @@ async def _create_topics(services: KafkaServices, call: KafkaCall) -> Body:
     for place, (wanted, result) in enumerate(zip(request.topics, results, strict=True)):
         row = {"name": wanted.name, "configs": [], **error_fields(call, result)}
         if isinstance(result, Topic):
-            row |= _created(result, has_configs=place < CONFIGS_SHOWN_MAX)
+            code = KafkaCode.NONE if place < CONFIGS_SHOWN_MAX else KafkaCode.INVALID_REQUEST
+            if not call.rights.seen(ResourceType.TOPIC, Operation.DESCRIBE_CONFIGS)(wanted.name):
+                code = KafkaCode.TOPIC_AUTHORIZATION_FAILED
+            row |= _created(result, config_code=code)
             if request.validate_only:
                 row["topic_id"] = NO_ID
         rows.append(row)
@@ -116,14 +123,14 @@ def _layout_code(wanted: cold.Message) -> KafkaCode:
     return KafkaCode.INVALID_REPLICATION_FACTOR
 
 
-def _created(topic: Topic, *, has_configs: bool) -> dict[str, Any]:
+def _created(topic: Topic, *, config_code: KafkaCode) -> dict[str, Any]:
     row: dict[str, Any] = {
         "topic_id": UUID(hex=topic.topic_id),
         "num_partitions": topic.partition_count,
         "replication_factor": topic.replication_factor,
     }
-    if not has_configs:
-        return {**row, "configs": None, "topic_config_error_code": KafkaCode.INVALID_REQUEST.value}
+    if config_code:
+        return {**row, "configs": None, "topic_config_error_code": config_code.value}
     row["configs"] = [
         {
             "name": config.name,
@@ -156,9 +163,12 @@ async def _delete_topics(services: KafkaServices, call: KafkaCall) -> Body:
             )
         if item in twice:
             raise _twice("The topic")
+        may_see = call.rights.seen(ResourceType.TOPIC)
         if name is None:
-            topic = await _topic_of(services, topic_id)
+            topic = await _topic_of(services, topic_id, may_see)
+            call.rights.authorize(Operation.DELETE, ResourceType.TOPIC, (topic.name,))
         else:
+            call.rights.authorize(Operation.DELETE, ResourceType.TOPIC, (name,))
             topic = await services.admin.topic(name)
         # Without a turn between, ``delete_topic`` finds the same topic under this name.
         await services.admin.delete_topic(topic.name)
@@ -172,12 +182,14 @@ async def _delete_topics(services: KafkaServices, call: KafkaCall) -> Body:
     return call.answer({"responses": rows})
 
 
-async def _topic_of(services: KafkaServices, topic_id: UUID) -> Topic:
+async def _topic_of(
+    services: KafkaServices, topic_id: UUID, may_see: Callable[[str], bool]
+) -> Topic:
     topic = services.admin.image.topics.get(topic_id.hex)
     if topic is None:
         await services.admin.current_image()
         topic = services.admin.image.topics.get(topic_id.hex)
-    if topic is None:
+    if topic is None or not may_see(topic.name):
         raise ItemError(
             KafkaCode.UNKNOWN_TOPIC_ID, f"There is no topic with the id {topic_id.hex}."
         )
@@ -192,6 +204,7 @@ async def _create_partitions(services: KafkaServices, call: KafkaCall) -> Body:
     twice = repeated(topic.name for topic in request.topics)
 
     async def grow(wanted: cold.Message) -> None:
+        call.rights.authorize(Operation.ALTER, ResourceType.TOPIC, (wanted.name,))
         if wanted.name in twice:
             raise _twice("The topic")
         topic = await services.admin.topic(wanted.name, max(0, wanted.count - 1))
@@ -243,16 +256,17 @@ async def _delete_records(services: KafkaServices, call: KafkaCall) -> Body:
 
     async def delete(item: tuple[str, int, int]) -> int:
         topic, partition, offset = item
+        call.rights.authorize(Operation.DELETE, ResourceType.TOPIC, (topic,))
         if offset < HIGH_WATERMARK:
             raise ItemError(
                 KafkaCode.OFFSET_OUT_OF_RANGE,
                 f"Offset {offset} does not exist: give 0 or more, or {HIGH_WATERMARK} for the high watermark.",
             )
+        before = None if offset == HIGH_WATERMARK else offset
+        change = {"topic": topic, "partition": partition, "before_offset": before}
+        await services.admin.note("delete_records", change, timeout_ms=wait_ms(request.timeout_ms))
         return await services.deletions.delete_records(
-            topic,
-            partition,
-            None if offset == HIGH_WATERMARK else offset,
-            timeout_ms=wait_ms(request.timeout_ms),
+            topic, partition, before, timeout_ms=wait_ms(request.timeout_ms)
         )
 
     results = iter(await each(wanted, delete, timeout_ms=request.timeout_ms))
@@ -281,11 +295,34 @@ APIS = (
         last=7,
         flexible_from=5,
         handle=_create_topics,
+        access=needs("CREATE TOPIC", shows="DESCRIBE_CONFIGS TOPIC"),
         bytes_max=1 << 20,  # ten thousand names, or a thousand partitions with their brokers
     ),
-    Api(key=20, name="DeleteTopics", first=1, last=6, flexible_from=4, handle=_delete_topics),
-    Api(key=21, name="DeleteRecords", first=0, last=2, flexible_from=2, handle=_delete_records),
     Api(
-        key=37, name="CreatePartitions", first=0, last=3, flexible_from=2, handle=_create_partitions
+        key=20,
+        name="DeleteTopics",
+        first=1,
+        last=6,
+        flexible_from=4,
+        handle=_delete_topics,
+        access=needs("DELETE TOPIC"),
+    ),
+    Api(
+        key=21,
+        name="DeleteRecords",
+        first=0,
+        last=2,
+        flexible_from=2,
+        handle=_delete_records,
+        access=needs("DELETE TOPIC"),
+    ),
+    Api(
+        key=37,
+        name="CreatePartitions",
+        first=0,
+        last=3,
+        flexible_from=2,
+        handle=_create_partitions,
+        access=needs("ALTER TOPIC"),
     ),
 )

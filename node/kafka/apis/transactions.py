@@ -13,6 +13,7 @@ from collections.abc import Mapping
 
 from http_api.ports.groups import OffsetToCommit
 from http_api.protocol.kafka_codes import KafkaCode, kafka_code_of
+from milena.model.access import Operation, ResourceType
 from milena.model.errors import (
     ConflictError,
     FateUnknownError,
@@ -35,6 +36,7 @@ from milena.model.errors import (
 from node.config.budgets import BARRIER_MS
 from node.kafka.apis.api import Api, Body, KafkaCall, KafkaServices
 from node.kafka.apis.groups import check_count, group_code_of, invalid_group
+from node.kafka.rights import needs
 from node.kafka.wire import cold
 from node.services.own_topics import check_written_by_clients
 from node.services.transactions.transactional_ids import KafkaProducer
@@ -88,7 +90,8 @@ async def _add_partitions(services: KafkaServices, call: KafkaCall) -> Body:
     named = [(topic.name, number) for topic in topics for number in topic.partitions]
     codes: dict[_Partition, KafkaCode] = {}
     try:
-        keys, refused = await _keys_of(services, named)
+        _authorize(call, request.v3_and_below_transactional_id)
+        keys, refused = await _keys_of(services, call, named)
         if refused:
             # All or nothing, as in Kafka.
             codes = dict.fromkeys(named, KafkaCode.OPERATION_NOT_ATTEMPTED)
@@ -119,8 +122,17 @@ async def _add_partitions(services: KafkaServices, call: KafkaCall) -> Body:
     return call.answer({"results_by_topic_v3_and_below": rows})
 
 
+def _authorize(call: KafkaCall, name: str) -> None:
+    """Require that the client may use the transactional id.
+
+    Raises:
+        ForbiddenError: it may not.
+    """
+    call.rights.authorize(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, (name,))
+
+
 async def _keys_of(
-    services: KafkaServices, named: list[_Partition]
+    services: KafkaServices, call: KafkaCall, named: list[_Partition]
 ) -> tuple[list[PartitionKey], Mapping[_Partition, MilenaError]]:
     """Return the keys of partitions, and the reasons for those that a client cannot write to."""
     image = services.metadata.image
@@ -132,6 +144,7 @@ async def _keys_of(
     for name, number in named:
         topic = image.topic(name)
         try:
+            call.rights.authorize(Operation.WRITE, ResourceType.TOPIC, (name,))
             check_written_by_clients(name)
             if topic is None:
                 raise TopicNotFoundError(f"there is no topic {name!r}")
@@ -152,6 +165,8 @@ async def _add_offsets(services: KafkaServices, call: KafkaCall) -> Body:
     code = invalid_group(request.group_id) or KafkaCode.NONE
     if code is KafkaCode.NONE:
         try:
+            _authorize(call, request.transactional_id)
+            call.rights.authorize(Operation.READ, ResourceType.GROUP, (request.group_id,))
             await services.transactional_ids.enlist_group(
                 request.transactional_id, _client_of(request), request.group_id
             )
@@ -174,6 +189,8 @@ async def _txn_offset_commit(services: KafkaServices, call: KafkaCall) -> Body:
     code = invalid_group(request.group_id) or KafkaCode.NONE
     if code is KafkaCode.NONE:
         try:
+            _authorize(call, request.transactional_id)
+            call.rights.authorize(Operation.READ, ResourceType.GROUP, (request.group_id,))
             codes = await _stage(services, call, request)
         except MilenaError as error:
             code = _staging_code_of(error)
@@ -202,7 +219,12 @@ async def _stage(
     offsets: list[OffsetToCommit] = []
     codes: dict[_Partition, int] = {}
     for topic in request.topics:
+        may = call.rights.permits(Operation.READ, ResourceType.TOPIC, topic.name)
         for row in topic.partitions:
+            if not may:
+                code = int(KafkaCode.TOPIC_AUTHORIZATION_FAILED)
+                codes[topic.name, row.partition_index] = code
+                continue
             if row.committed_offset < 0:
                 codes[topic.name, row.partition_index] = int(KafkaCode.OFFSET_OUT_OF_RANGE)
                 continue
@@ -249,6 +271,7 @@ def _staging_code_of(error: MilenaError) -> KafkaCode:
 async def _end_txn(services: KafkaServices, call: KafkaCall) -> Body:
     request = call.message()
     try:
+        _authorize(call, request.transactional_id)
         await services.transactional_ids.end(
             request.transactional_id, _client_of(request), is_commit=request.committed
         )
@@ -266,6 +289,7 @@ APIS = (
         last=3,
         flexible_from=3,
         handle=_add_partitions,
+        access=needs("WRITE TOPIC", "WRITE TRANSACTIONAL_ID"),
     ),
     Api(
         key=25,
@@ -274,8 +298,17 @@ APIS = (
         last=3,
         flexible_from=3,
         handle=_add_offsets,
+        access=needs("READ GROUP", "WRITE TRANSACTIONAL_ID"),
     ),
-    Api(key=26, name="EndTxn", first=0, last=4, flexible_from=3, handle=_end_txn),
+    Api(
+        key=26,
+        name="EndTxn",
+        first=0,
+        last=4,
+        flexible_from=3,
+        handle=_end_txn,
+        access=needs("WRITE TRANSACTIONAL_ID"),
+    ),
     Api(
         key=28,
         name="TxnOffsetCommit",
@@ -283,5 +316,6 @@ APIS = (
         last=4,
         flexible_from=3,
         handle=_txn_offset_commit,
+        access=needs("READ GROUP", "READ TOPIC", "WRITE TRANSACTIONAL_ID"),
     ),
 )

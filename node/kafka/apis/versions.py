@@ -8,6 +8,7 @@ from collections.abc import Iterable
 
 from http_api.protocol.kafka_codes import KafkaCode
 from node.kafka.apis.api import Api, Body, Handler, KafkaCall, KafkaServices
+from node.kafka.rights import PUBLIC
 from node.kafka.wire import cold
 
 KEY = 18
@@ -60,5 +61,5 @@ def _api(handle: Handler) -> Api:
         last=LAST,
         flexible_from=3,
         handle=handle,
-        is_open=True,
+        access=PUBLIC,
     )

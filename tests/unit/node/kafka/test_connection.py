@@ -18,6 +18,7 @@ from node.kafka.apis.api import (
     Started,
 )
 from node.kafka.connection import IN_WORK_MAX
+from node.kafka.rights import KNOWN
 from node.kafka.wire.primitives import MalformedFrameError
 from tests.support.clusters.kafka_clients import (
     KafkaClient,
@@ -50,6 +51,7 @@ class Desk:
                 handle=handle,
                 is_pipelined=key == PIPELINED,
                 bytes_max=1_000,
+                access=KNOWN,
             )
             for key, handle in (
                 (PIPELINED, self.pipelined),

@@ -7,11 +7,22 @@ from typing import Any
 
 import pytest
 
-from milena.model.errors import InvalidRequestError
+from milena.model.access import Operation, ResourceType
+from milena.model.errors import InvalidRequestError, UnauthenticatedError
 from node.kafka.forwarding import FORWARDED, ForwardedRequest
 from node.kafka.wire import cold
 from node.peers.messages import pack
-from tests.support.clusters.kafka_clients import KafkaClient, clients_of, decoded
+from tests.support.clusters.kafka_clients import (
+    BOB,
+    KafkaClient,
+    acl,
+    clients_of,
+    close_cluster,
+    decoded,
+    plain,
+    sign_in,
+    token_of,
+)
 from tests.support.clusters.nodes import Cluster, cluster_of
 from tests.support.time.virtual_time import LoopClock, settle, virtual
 from tests.unit.node.kafka.apis.test_fetch import fetch, request, values
@@ -245,3 +256,53 @@ async def test_a_client_that_leaves_leaves_nothing_behind() -> None:
         assert not any(
             type(watcher).__name__ == "EndsWait" for watcher in cluster.runner(2, "t").watchers
         )
+
+
+@virtual
+async def test_the_leader_checks_the_rights_of_a_client_that_another_node_let_in() -> None:
+    async with shared() as (cluster, clients):
+        read = acl("ann", Operation.READ, ResourceType.TOPIC, "t")
+        await close_cluster(cluster.nodes[1], read)
+        token = await token_of(cluster.nodes[1], "ann", lifetime_ms=60_000)
+        await settle()
+        ann, bob = clients[1], clients[3]
+        assert (await sign_in(ann, plain("ann", token))).error_code == 0
+        assert (await sign_in(bob, plain(*BOB))).error_code == 0
+        assert (await produce(ann, batch("a"))).error_code == 29
+        assert [part.error_code for part in await fetch(ann, ("t", 0, 0))] == [0]
+        assert [part.error_code for part in await fetch(bob, ("t", 0, 0))] == [29]
+        assert cluster.nodes[2].refusals.take()["refusals"][0]["principal"] == "User:ann"
+        await cluster.nodes[1].access.delete_token("ann", token.split("_")[1])
+        await settle()
+        ann.ask(1, 11, cold.encode_request(1, 11, request(("t", 0, 0))))
+        await ann.connection.idle()
+        assert ann.answers() == []
+        assert ann.transport.is_aborted
+
+
+@virtual
+async def test_a_node_lets_no_client_in_that_it_does_not_know_itself() -> None:
+    async with shared() as (cluster, _):
+        node = cluster.nodes[2]
+        await close_cluster(node)
+        body = cold.encode_request(1, 11, request(("t", 0, 0)))
+        for vouched in (
+            {"caller": ""},
+            {"caller": "User:ANONYMOUS"},
+            {"caller": "User:admin", "user": "admin", "user_index": 1},
+            {"caller": "User:admin", "token": "gone"},
+            {"caller": "User:admin", "expires_ms": 1},
+        ):
+            asked = ForwardedRequest(
+                key=1,
+                version=11,
+                client_id="",
+                client_host="10.0.0.1",
+                host="lb.example.org",
+                port=9092,
+                listener="plain",
+                lane=1,
+                **vouched,
+            )
+            with pytest.raises(UnauthenticatedError):
+                await cluster.network.handlers[2][FORWARDED.name](1, pack(asked)[0], body)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from node.kafka.apis import partitions
-from node.kafka.apis.metadata import TOPIC_OPERATIONS
+from node.kafka.rights import bits_of
 from tests.support.clusters.kafka_clients import KafkaClient, client_of
 from tests.support.clusters.nodes import Cluster, cluster_of
 from tests.support.time.virtual_time import virtual
@@ -298,7 +298,7 @@ class TestDescribe:
             assert topic.topic_id.hex == cluster.image.topic_ids["t"]
             assert (topic.is_internal, topic.topic_authorized_operations) == (
                 False,
-                TOPIC_OPERATIONS,
+                bits_of(frozenset({3, 4, 5, 6, 7, 8, 10, 11})),
             )
             assert (part.error_code, part.leader_id, part.leader_epoch) == (NONE, 1, 0)
             assert (part.replica_nodes, sorted(part.isr_nodes)) == ([1, 2, 3], [1, 2, 3])
