@@ -84,7 +84,7 @@ class NodeConfig:
         metadata=option(
             kinds.listen_address(),
             "Where the node listens for Kafka clients, which speak Kafka's own protocol. It needs the extra `kafka` "
-            "of milena-node. An address beyond this machine needs `admin_password_file` with `access_mode = required`.",
+            "of milena-node. Clients use the certificate, users and rights of the API.",
             NODE,
             says="none: no Kafka interface",
         ),

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from milena.model.access import ANONYMOUS, USER_PREFIX, AccessMode
+from milena.model.access import ANONYMOUS, USER_PREFIX
 from milena.model.errors import StartupError
 from node.config.options import NodeConfig
 
@@ -58,7 +58,7 @@ def check_config(config: NodeConfig) -> None:
 
 
 def _check_kafka(config: NodeConfig) -> None:
-    """Refuse a Kafka interface that strangers could use, and addresses that say nothing."""
+    """Refuse addresses of the Kafka interface that contradict each other."""
     for name, needed in (
         ("kafka_advertise", "kafka_listen"),
         ("kafka_external_advertise", "kafka_external_listen"),
@@ -72,18 +72,6 @@ def _check_kafka(config: NodeConfig) -> None:
         raise StartupError(
             "kafka_one_address needs the address that all nodes share: set kafka_external_advertise, or "
             "kafka_listen and kafka_advertise"
-        )
-    for name, listen in (
-        ("kafka_listen", config.kafka_listen),
-        ("kafka_external_listen", config.kafka_external_listen),
-    ):
-        # While the cluster asks for credentials, the interface lets in superusers alone.
-        is_closed = config.admin_password_file and config.access_mode == AccessMode.REQUIRED
-        if listen is None or listen.is_loopback or is_closed:
-            continue
-        raise StartupError(
-            f"{name} = {listen} is open beyond this machine, and asks no client for credentials; set "
-            "admin_password_file with access_mode = required, or use an address of this machine, such as 127.0.0.1:9092"
         )
 
 
@@ -180,16 +168,21 @@ def warnings_of(config: NodeConfig) -> tuple[str, ...]:
     """Return warnings for the operator: about settings that are allowed, but probably not intended."""
     result = []
     is_open = not config.admin_password_file and config.client_auth != "required"
-    if not config.listen.is_loopback and is_open:
-        result.append(
-            f"the API listens on {config.listen}, beyond this machine, and asks no client for credentials unless "
-            "the cluster has users already: every client may read and write everything; set admin_password_file"
-        )
-    if not config.listen.is_loopback and config.admin_password_file and not config.tls_cert_file:
-        result.append(
-            f"the API listens on {config.listen} without TLS: passwords and tokens can be read on the network; "
-            "set tls_cert_file, or let a proxy in front speak HTTPS"
-        )
+    interfaces = [("API", config.listen, "HTTPS")]
+    interfaces += [("Kafka interface", listen, "TLS") for listen, _ in config.kafka_listeners]
+    for name, listen, tls in interfaces:
+        if listen.is_loopback:
+            continue
+        if is_open:
+            result.append(
+                f"the {name} listens on {listen}, beyond this machine, and asks no client for credentials unless "
+                "the cluster has users already: every client may read and write everything; set admin_password_file"
+            )
+        elif config.admin_password_file and not config.tls_cert_file:
+            result.append(
+                f"the {name} listens on {listen} without TLS: passwords and tokens can be read on the network; "
+                f"set tls_cert_file, or let a proxy in front speak {tls}"
+            )
     if len(config.peers) == 1:
         result.append("peers names this node alone: nothing is replicated")
     return tuple(result)

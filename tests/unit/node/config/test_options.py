@@ -163,14 +163,8 @@ def test_variables_of_other_programs_and_of_service_links_are_left_alone():
             {"kafka_listen": "127.0.0.1:1", "kafka_external_advertise": "a:9092"},
             "kafka_external_advertise is set and kafka_external_listen is not",
         ),
-        (
-            {"kafka_listen": "127.0.0.1:1", "kafka_external_listen": "10.1.2.3:9092"},
-            "kafka_external_listen = 10.1.2.3:9092 is open beyond this machine",
-        ),
         ({"kafka_one_address": "true"}, "kafka_one_address needs the address that all nodes share"),
         ({"kafka_listen": "127.0.0.1:1", "kafka_one_address": "true"}, "set kafka_external_adv"),
-        ({"kafka_listen": "0.0.0.0:9092"}, "use an address of this machine"),
-        ({"kafka_listen": "10.1.2.3:9092"}, "open beyond this machine"),
     ],
 )
 def test_contradictions_are_refused(flags: dict[str, object], said: str):
@@ -188,13 +182,9 @@ def test_kafka_clients_reach_a_node_where_it_listens_or_where_it_says():
     assert str(told.kafka_address(9092)) == "node-1.example.org:19092"
 
 
-def test_a_kafka_interface_that_asks_for_credentials_may_be_open():
-    config = load({"kafka_listen": "0.0.0.0:9092", "admin_password_file": "p"})
+def test_kafka_clients_of_a_wildcard_are_told_the_name_of_the_machine():
+    config = load({"kafka_listen": "0.0.0.0:9092"})
     assert config.kafka_address(9092).host == socket.gethostname()
-    with pytest.raises(StartupError, match="asks no client for credentials"):
-        load(
-            {"kafka_listen": "0.0.0.0:9092", "admin_password_file": "p", "access_mode": "optional"}
-        )
 
 
 def test_kafka_clients_outside_reach_a_node_under_another_address():
@@ -231,6 +221,20 @@ def test_an_open_api_without_credentials_is_warned_about():
     assert "beyond this machine" in warning
     tls = {"tls_cert_file": "c", "tls_key_file": "k", "tls_client_ca_file": "a"}
     assert warnings_of(load({"listen": "0.0.0.0:8082", **tls})) == ()
+
+
+def test_an_open_kafka_interface_is_warned_about_like_the_api():
+    listens = {"kafka_listen": "0.0.0.0:9092", "kafka_external_listen": "10.1.2.3:9094"}
+    warnings = warnings_of(load(listens))
+    assert [warning.partition(",")[0] for warning in warnings] == [
+        "the Kafka interface listens on 0.0.0.0:9092",
+        "the Kafka interface listens on 10.1.2.3:9094",
+    ]
+    assert "every client may read and write everything" in warnings[0]
+    closed = {**listens, "admin_password_file": "p"}
+    assert all("without TLS" in warning for warning in warnings_of(load(closed)))
+    assert warnings_of(load({**closed, "tls_cert_file": "c", "tls_key_file": "k"})) == ()
+    assert warnings_of(load({"kafka_listen": "127.0.0.1:9092"})) == ()
 
 
 def test_voters_are_read_from_a_table_and_from_text_alike(toml):
