@@ -7,10 +7,12 @@ from collections.abc import Collection
 
 from aiohttp import web
 
+from http_api.access.group_shares import GroupShares
 from http_api.ports.node import Ports
 from http_api.routes import ROUTES, with_public_metrics
 from http_api.server import ApiServer
 from http_api.serving.dispatch import Dispatcher
+from http_api.serving.quotas import Quotas
 from milena.model.contained import ContainedErrors
 
 SHUTDOWN_TIMEOUT_S = 10.0
@@ -25,6 +27,8 @@ def build_runner(
     proxies: Collection[str] = (),
     is_metrics_public: bool = False,
     contained: ContainedErrors | None = None,
+    quotas: Quotas | None = None,
+    group_shares: GroupShares | None = None,
     shutdown_timeout_s: float = SHUTDOWN_TIMEOUT_S,
 ) -> web.ServerRunner:
     """Return a runner of the API on aiohttp's low-level server. Call it on the event loop that will serve the API.
@@ -36,11 +40,20 @@ def build_runner(
         proxies: addresses or networks of trusted proxies, whose headers name the client's address.
         is_metrics_public: whether ``/metrics`` needs no credentials.
         contained: counts unexpected errors; None: a new counter.
+        quotas: the quotas of callers, if another interface shares them; None: new ones.
+        group_shares: the shares of groups, as for ``quotas``.
         shutdown_timeout_s: time that requests in progress get to finish.
     """
     routes = with_public_metrics(ROUTES) if is_metrics_public else ROUTES
     dispatcher = Dispatcher(
-        ports, routes, origins=origins, hosts=hosts, proxies=proxies, contained=contained
+        ports,
+        routes,
+        origins=origins,
+        hosts=hosts,
+        proxies=proxies,
+        contained=contained,
+        quotas=quotas,
+        group_shares=group_shares,
     )
     return web.ServerRunner(
         ApiServer(dispatcher), handle_signals=False, shutdown_timeout=shutdown_timeout_s

@@ -22,8 +22,10 @@ from typing import TYPE_CHECKING
 
 from aiohttp import web
 
+from http_api.access.group_shares import GroupShares
 from http_api.app import build_runner
 from http_api.ports.node import ApiLimits, Ports
+from http_api.serving.quotas import Quotas
 from milena.disk.os_files import OsFiles
 from milena.model.clock import Clock, SystemClock
 from milena.model.errors import StartupError
@@ -145,6 +147,9 @@ class Node(Assembly):
         self._build_listener()
         self._runner: web.ServerRunner | None = None
         self._kafka_sockets: list[socket.socket] = []
+        # Both interfaces charge the same buckets.
+        self._quotas = Quotas(config.limits, lambda: self.metadata.image.quotas)
+        self._group_shares = GroupShares()
         self._kafka = self._build_kafka()
 
     # -- building --------------------------------------------------------------------------------
@@ -265,8 +270,11 @@ class Node(Assembly):
                 access=AccessServices(
                     callers=self.callers,
                     refusals=self.refusals,
+                    quotas=self._quotas,
+                    group_shares=self._group_shares,
                     has_tls=self._api_tls is not None,
                 ),
+                pool=self._pool,
             ),
             membership=self.membership,
             contained=self.counts.contained,
@@ -362,6 +370,8 @@ class Node(Assembly):
             proxies=self.config.trusted_proxies,
             is_metrics_public=self.config.metrics_public,
             contained=self.counts.contained,
+            quotas=self._quotas,
+            group_shares=self._group_shares,
             shutdown_timeout_s=API_SHUTDOWN_S,
         )
         await self._runner.setup()

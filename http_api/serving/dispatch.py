@@ -77,6 +77,8 @@ class Dispatcher:
         hosts: Collection[str] = (),
         proxies: Collection[str] = (),
         contained: ContainedErrors | None = None,
+        quotas: Quotas | None = None,
+        group_shares: GroupShares | None = None,
     ) -> None:
         table = tuple(routes)
         self.shared = Shared(
@@ -86,8 +88,8 @@ class Dispatcher:
             turns=Turns(),
             connections=Connections(ports.limits.connections_max),
             streams=Streams(ports.limits.streams_max),
-            quotas=Quotas(ports.limits, lambda: ports.metadata.image.quotas),
-            group_shares=GroupShares(),
+            quotas=quotas or Quotas(ports.limits, lambda: ports.metadata.image.quotas),
+            group_shares=group_shares or GroupShares(),
             contained=ContainedErrors() if contained is None else contained,
             description=encode_document(table),
         )

@@ -14,7 +14,7 @@ Source: KIP-13, KIP-124, KIP-546. Pure; times are monotonic s.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -120,14 +120,22 @@ class Quotas:
             if bound is not None and amount:
                 self._as_of(key, bound, now_s).spent += amount
 
-    def wait_s(self, payer: Payer, now_s: float) -> float:
-        """Return how long a caller must wait before its next request, in seconds; 0: no wait."""
+    def wait_s(self, payer: Payer, now_s: float, keys: Collection[QuotaKey] | None = None) -> float:
+        """Return how long a caller must wait before its next request, in seconds; 0: no wait.
+
+        ``keys``: the quotas that count; None: all.
+        """
         longest_s = 0.0
         for key, bound in self._bounds_of(payer).items():
-            if (key, bound.owner) in self._uses:
+            if (keys is None or key in keys) and (key, bound.owner) in self._uses:
                 spent = self._as_of(key, bound, now_s).spent
                 longest_s = max(longest_s, spent / bound.amount - BURST_S)
         return longest_s
+
+    def burst(self, payer: Payer, key: QuotaKey, otherwise: int) -> int:
+        """Return how much of a rate may be used at once; ``otherwise`` without a limit."""
+        bound = self.bound(payer, key)
+        return otherwise if bound is None else max(1, int(bound.amount * BURST_S))
 
     def short_wait_s(self, payer: Payer, now_s: float) -> float:
         """Return the wait in seconds if it is short.

@@ -25,9 +25,17 @@ from http_api.access import on_behalf
 from http_api.access.certificates import certificate_of
 from http_api.protocol.kafka_codes import kafka_code_of
 from http_api.serving.connections import Connections
+from http_api.serving.places import pause
+from http_api.serving.quotas import Payer, Quotas, payer_of
 from http_api.streaming.unsent import UnsentAnswers, reset_when_closed, taken_bytes
 from milena.model.contained import ContainedErrors, EntryPoint
-from milena.model.errors import MilenaError, NotReadyError, UnauthenticatedError
+from milena.model.errors import (
+    MilenaError,
+    NotReadyError,
+    QuotaExceededError,
+    UnauthenticatedError,
+)
+from milena.model.quotas import QuotaKey
 from node.kafka.apis.api import (
     Api,
     Body,
@@ -41,6 +49,7 @@ from node.kafka.apis.sasl import raw_step
 from node.kafka.budget import FrameBudget
 from node.kafka.forwarding import KafkaForwarding
 from node.kafka.identity import ConnectionIdentity
+from node.kafka.throttle import CallQuota
 from node.kafka.wire.frames import (
     FRAME_BYTES_MIN,
     SIZE_BYTES,
@@ -58,6 +67,8 @@ IN_WORK_MAX = 32
 """Requests of a connection that have no response yet. Above this, the connection stops reading."""
 STRANGER_FRAME_BYTES_MAX = 64 << 10
 """The largest frame of a client that has to authenticate first."""
+HANDSHAKE_MS_MAX = 10_000
+"""How long a client may take to send good credentials."""
 CLOSING_S = 5.0
 """How long a client may take to receive the last response."""
 CLIENT_ID_SHOWN = 64
@@ -71,7 +82,7 @@ class KafkaPatience:
     """How long a connection may keep the node waiting, in seconds."""
 
     first_request_s: float = 10.0
-    handshake_s: float = 10.0
+    handshake_s: float = HANDSHAKE_MS_MAX / 1000
     """From the start to good credentials, if the cluster asks for them."""
     frame_s: float = 60.0
     """From the first byte of a frame to its last one."""
@@ -139,6 +150,8 @@ class KafkaConnection(asyncio.Protocol):
         self._may_write.set()
         self._is_starting = False
         """Whether the task works on a frame that is in neither of the two queues."""
+        self._muted_until_s: float | None = None
+        """When the connection reads again after its client has used up its quota; None: it reads."""
         self._is_reading = True
         self._is_held = False
         """Whether the budget of all clients stops this connection."""
@@ -273,7 +286,7 @@ class KafkaConnection(asyncio.Protocol):
             return
         most = IN_WORK_MAX if self._is_let_in else 1
         is_full = len(self._waiting) + len(self._unanswered) + self._is_starting >= most
-        may_read = not (is_full or self._is_held)
+        may_read = not (is_full or self._is_held or self._muted_until_s is not None)
         if may_read != self._is_reading:
             self._is_reading = may_read
             if may_read:
@@ -363,6 +376,8 @@ class KafkaConnection(asyncio.Protocol):
             address=self._address(),
             identity=self._identity,
         )
+        if not api.access.is_public:
+            await self._take_turn(call, len(frame))
         answer: asyncio.Future[Body | None]
         started = await self._handled(api, call)
         if api.access.is_public:
@@ -377,6 +392,50 @@ class KafkaConnection(asyncio.Protocol):
             self._flush()
         else:
             answer.add_done_callback(lambda _: self._flush())
+
+    async def _take_turn(self, call: KafkaCall, frame_bytes: int) -> None:
+        """Charge the request to its caller's quotas, after the wait that they ask for.
+
+        Raises:
+            CloseConnectionError: the caller has too many connections.
+        """
+        quotas = self._context.services.access.quotas
+        if not quotas.is_on:
+            return
+        principal = self._identity.last_caller.known_principal
+        payer = payer_of(principal, self._host, call.client_id)
+        self._have_connection(quotas, payer)
+        call.quota = CallQuota(quotas, payer, call.api.key, self._loop.time)
+        wait_s = call.quota.wait_s()
+        if wait_s > 0:
+            # The client did not wait, or another one has used the quota up.
+            self._mute(wait_s)
+            await pause(wait_s)
+        call.quota.begin(frame_bytes)
+
+    def _have_connection(self, quotas: Quotas, payer: Payer) -> None:
+        connections = self._context.connections
+        bound = quotas.bound(payer, QuotaKey.CONNECTION_COUNT)
+        if bound is None or connections.is_of(self, bound.owner):
+            return
+        try:
+            quotas.check_count(payer, QuotaKey.CONNECTION_COUNT, connections.count_of(bound.owner))
+        except QuotaExceededError as error:
+            raise CloseConnectionError(error) from error
+        connections.claim(self, bound.owner)
+
+    def _mute(self, wait_s: float) -> None:
+        """Do not read for a while. Source: KIP-219."""
+        until_s = self._loop.time() + wait_s
+        if self._muted_until_s is None or until_s > self._muted_until_s:
+            self._muted_until_s = until_s
+            self._loop.call_at(until_s, self._unmute)
+            self._flow()
+
+    def _unmute(self) -> None:
+        if self._muted_until_s is not None and self._loop.time() >= self._muted_until_s:
+            self._muted_until_s = None
+            self._flow()
 
     def _expect(self) -> None:
         """Set the bounds of the next frame, after the client may have authenticated."""
@@ -470,6 +529,10 @@ class KafkaConnection(asyncio.Protocol):
         self._transport.writelines(framed(entry.correlation_id, body, is_flexible=is_flexible))
         if call.is_last:
             self._transport.close()
+        elif call.quota is not None:
+            wait_s = call.quota.wait_s()
+            if wait_s > 0:
+                self._mute(wait_s)
 
     def _refuse(self, error: MalformedFrameError) -> None:
         """Close the connection, because its bytes are no request."""

@@ -33,6 +33,8 @@ from node.kafka.apis.api import (
     KafkaCall,
     KafkaServices,
     Started,
+    decode,
+    serve,
 )
 from node.kafka.apis.owners import OWNERS
 from node.kafka.identity import VouchedIdentity
@@ -108,9 +110,10 @@ class KafkaForwarding:
             CloseConnectionError: the response is lost.
             MalformedFrameError: the frame does not hold the request.
         """
+        await decode(self._services, call)
         target = self._target(call) if call.address.is_shared else None
         if target is None or not await self._reaches(target):
-            return await call.api.handle(self._services, call)
+            return await serve(self._services, call)
         asking = asyncio.ensure_future(self._ask(target, call, lane))
         return Started(asking) if call.api.is_pipelined else await asking
 
@@ -194,7 +197,8 @@ class KafkaForwarding:
         on_behalf.principal.set(asked.caller)
         try:
             async with self._in_turn((peer_id, asked.lane)):
-                started = await api.handle(self._services, call)
+                await decode(self._services, call)
+                started = await serve(self._services, call)
             found = await started.answer if isinstance(started, Started) else started
         except MalformedFrameError as error:
             raise InvalidRequestError(error.message) from error

@@ -11,7 +11,9 @@ from dataclasses import dataclass
 
 from http_api.access.callers import ANYBODY, OPEN, Caller, CallersPort, VouchedCaller
 from http_api.access.certificates import ClientCertificate
+from http_api.access.group_shares import GroupShares
 from http_api.access.refusals import Refusals
+from http_api.serving.quotas import Quotas
 from milena.model.access import USER_PREFIX
 from milena.model.errors import MilenaError, UnauthenticatedError
 from node.kafka.sasl import CREDENTIALS_OF, MECHANISMS, OAUTHBEARER, REFUSED_TOKEN, SaslCredentials
@@ -24,6 +26,8 @@ class AccessServices:
 
     callers: CallersPort
     refusals: Refusals
+    quotas: Quotas
+    group_shares: GroupShares
     has_tls: bool = False
 
     @property

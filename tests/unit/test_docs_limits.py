@@ -25,6 +25,7 @@ from node.config.options import OPTIONS, NodeConfig
 from node.consumers import consumer_service, consumer_sessions, records_call
 from node.groups import members, subscriptions
 from node.groups.classic import state as classic_state
+from node.kafka import connection as kafka_connection
 from node.metrics import exposition, history
 from raft_meta.machine import bounds, producers, transactions
 from raft_meta.machine.access import access, quotas
@@ -77,6 +78,8 @@ FIXED: dict[str, tuple[ModuleType, str]] = {
     "committed offsets": (group_rules, "OFFSETS_MAX"),
     "offsets of a commit": (group_rules, "OFFSETS_PER_COMMIT_MAX"),
     "metadata of an offset": (group_rules, "METADATA_BYTES_MAX"),
+    "time until a Kafka client has authenticated": (kafka_connection, "HANDSHAKE_MS_MAX"),
+    "request of a Kafka client before that": (kafka_connection, "STRANGER_FRAME_BYTES_MAX"),
     "session of a Kafka client's member": (classic_state, "SESSION_MS_MAX"),
     "protocols of a Kafka client's member": (group_rules, "PROTOCOLS_MAX"),
     "assignments of a Kafka client's group": (group_rules, "ASSIGNMENT_BYTES_MAX"),

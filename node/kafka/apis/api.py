@@ -1,8 +1,10 @@
 """The parts that every API has: its row in the table, its calls, and the services that handlers use."""
 
-from collections.abc import Awaitable, Callable
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import Executor
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from http_api.ports.node import ApiLimits
 from milena.disk.files import Buffer
@@ -28,8 +30,15 @@ from node.services.transactions.transactional_ids import TransactionalIds
 from raft_meta.machine.image import Partition, Topic
 from storage.replica.data_directory import DataDirectory
 
+if TYPE_CHECKING:
+    from node.kafka.throttle import CallQuota
+
 Body = list[Buffer]
 """A response without its header, in pieces."""
+SMALL_BYTES = 8 << 10
+"""The largest message that kafka-python decodes on the event loop: hostile bytes of this size take some 30 ms."""
+SMALL_ROWS = 300
+"""The most rows of a response that kafka-python encodes on the event loop. They take about 10 ms."""
 
 COLD_BYTES_MAX = 256 << 10
 """The largest request that is not on the path of records. Its decoder makes an object of every few bytes."""
@@ -90,6 +99,10 @@ class KafkaServices:
     clock: Clock
     limits: ApiLimits
     access: AccessServices
+    pool: Executor
+    """Decodes and encodes large messages."""
+    cold_turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """One large message at a time: each thread that runs Python takes an equal share from the event loop."""
     topic_rows: dict[tuple[str, int, int, str], TopicRowKept] = field(default_factory=dict)
     """Rows of Metadata, by topic id, version, authorised operations, and listener."""
     polls: set[Poll] = field(default_factory=set)
@@ -106,10 +119,19 @@ class Started:
     answer: Awaitable[Body | None]
 
 
+class Unencoded(list[Buffer]):
+    """A large response that is not encoded yet: ``encode`` returns its pieces, and takes a while."""
+
+    def __init__(self, encode: Callable[[], Body]) -> None:
+        super().__init__()
+        self.encode = encode
+
+
 class KafkaCall:
     """One request."""
 
     __slots__ = (
+        "_message",
         "address",
         "api",
         "client_id",
@@ -117,6 +139,7 @@ class KafkaCall:
         "host",
         "identity",
         "is_last",
+        "quota",
         "reader",
         "rights",
         "version",
@@ -131,8 +154,9 @@ class KafkaCall:
         *,
         address: KafkaAddress,
         identity: ConnectionIdentity,
+        message: cold.Message | None = None,
     ) -> None:
-        """Open a request. ``address``: where clients reach the listener that it came on."""
+        """Open a request. ``address``: where clients reach the listener that it came on. ``message``: as decoded."""
         self.api = api
         self.version = version
         self.client_id = client_id
@@ -141,8 +165,11 @@ class KafkaCall:
         self.identity = identity
         self.host = identity.host
         self.rights = KafkaRights(identity, api.access, api.name)
+        self._message = message
         self.code = 0
         """The first error code of the response, for the metrics."""
+        self.quota: CallQuota | None = None
+        """The use of the caller's quotas; None: there are no quotas."""
         self.is_last = False
         """Whether the connection ends after the response."""
 
@@ -155,6 +182,7 @@ class KafkaCall:
             self.reader.fork(),
             address=self.address,
             identity=self.identity,
+            message=self._message,
         )
 
     def note(self, code: int) -> int:
@@ -169,11 +197,70 @@ class KafkaCall:
         Raises:
             MalformedFrameError: the frame does not hold one.
         """
-        return cold.decode(self.api.key, self.version, self.reader)
+        if self._message is None:
+            self._message = cold.decode(self.api.key, self.version, self.reader)
+        return self._message
+
+    @property
+    def is_large(self) -> bool:
+        """Whether ``message`` takes so long that it must not run on the event loop."""
+        return self.api.is_cold and len(self.reader.rest()) > SMALL_BYTES
 
     def answer(self, fields: cold.Fields) -> Body:
         """Return a response as kafka-python encodes it."""
-        return [cold.encode(self.api.key, self.version, fields)]
+        if self.quota is not None and cold.has_throttle(self.api.key):
+            fields = {**fields, "throttle_time_ms": self.throttle_ms}
+        key, version = self.api.key, self.version
+        if _rows(fields) > SMALL_ROWS:
+            return Unencoded(lambda: [cold.encode(key, version, fields)])
+        return [cold.encode(key, version, fields)]
+
+    @property
+    def throttle_ms(self) -> int:
+        """How long the client should wait after the response."""
+        return 0 if self.quota is None else self.quota.throttle_ms()
+
+
+T = TypeVar("T")
+
+
+async def decode(services: KafkaServices, call: KafkaCall) -> None:
+    """Decode a large request, so that its handler finds it decoded.
+
+    Raises:
+        MalformedFrameError: the frame does not hold one.
+    """
+    if call.is_large:
+        await _beside(services, call.message)
+
+
+async def serve(services: KafkaServices, call: KafkaCall) -> "Body | Started | None":
+    """Serve a request that is decoded, or small. Raises as a ``Handler`` does."""
+    found = await call.api.handle(services, call)
+    if isinstance(found, Unencoded):
+        return await _beside(services, found.encode)
+    return found
+
+
+async def _beside(services: KafkaServices, work: Callable[[], T]) -> T:
+    """Do the work on a thread. The interpreter switches between it and the event loop every few milliseconds."""
+    async with services.cold_turn:
+        return await asyncio.get_running_loop().run_in_executor(services.pool, work)
+
+
+def _rows(fields: object) -> int:
+    """Return how many structures a response has; above ``SMALL_ROWS``, at least that many and one more."""
+    count, left = 0, [fields]
+    while left and count <= SMALL_ROWS:
+        one = left.pop()
+        if isinstance(one, Mapping):
+            count += 1
+            left += one.values()
+        elif isinstance(one, list) and one and isinstance(one[0], Mapping):
+            if len(one) > SMALL_ROWS:
+                return len(one)
+            left += one
+    return count
 
 
 Handler = Callable[[KafkaServices, KafkaCall], Awaitable[Body | Started | None]]
@@ -208,5 +295,7 @@ class Api:
     """The largest request."""
     access: ApiAccess
     """The rights that it needs."""
+    is_cold: bool = True
+    """Whether kafka-python decodes its requests."""
     is_pipelined: bool = False
     """Whether requests start behind each other without waiting for the responses of those before."""

@@ -104,7 +104,7 @@ async def _describe_configs(services: KafkaServices, call: KafkaCall) -> Body:
                     f"One response has at most {ROWS_MAX} configs: name fewer resources, or fewer configs of each.",
                 )
         rows.append(_resource_row(call, resource, result))
-    return encode_response(call.version, rows)
+    return encode_response(call.version, rows, call.throttle_ms)
 
 
 def _authorize(call: KafkaCall, operation: Operation, resource: cold.Message) -> None:

@@ -20,7 +20,7 @@ from node.groups.members import REBALANCE_MS_MIN
 from node.groups.rebalance import effective
 from node.groups.subscriptions import TopicPattern
 from node.kafka.apis.api import Api, Body, KafkaCall, KafkaServices
-from node.kafka.apis.groups import check_count, invalid_group, member_code_of
+from node.kafka.apis.groups import check_count, check_share, invalid_group, member_code_of
 from node.kafka.apis.items import MESSAGE_LENGTH_MAX, ItemError
 from node.kafka.rights import needs
 from node.kafka.wire import cold
@@ -52,6 +52,7 @@ async def _heartbeat(services: KafkaServices, call: KafkaCall) -> Body:
         call.rights.authorize_subscription(
             request.subscribed_topic_names or (), request.subscribed_topic_regex
         )
+        check_share(services, call, request.group_id)
         answer = await services.members.heartbeat(_asked(services, call, request))
     except ItemError as error:
         return _refused(call, KafkaCode(error.code), error.message)

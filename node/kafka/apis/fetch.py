@@ -119,7 +119,10 @@ class _FetchRound:
         self._services = services
         self._call = call
         self._request = request
-        self._left = min(max(0, request.bytes_max), services.limits.fetch_bytes_max)
+        most = services.limits.fetch_bytes_max
+        if call.quota is not None:
+            most = call.quota.fetch_bytes_max(most)
+        self._left = min(max(0, request.bytes_max), most)
         self.size = 0
         self.has_errors = False
         self.has_moves = False
@@ -296,12 +299,15 @@ async def _fetch(services: KafkaServices, call: KafkaCall) -> Body:
             for row in rows:
                 call.note(row.error_code)
             topics = plan.told(found.topics)
+            if call.quota is not None:
+                call.quota.charge_fetched(found.size)
             leaders = [row.leader for _, _, rows in topics for row in rows]
             return encode_response(
                 call.version,
                 topics,
                 leaders=addresses_of(services, call, leaders),
                 session_id=plan.session_id,
+                throttle_ms=call.throttle_ms,
             )
         if not await found.wait(left_s):
             deadline_s = loop.time()
@@ -315,6 +321,7 @@ APIS = (
         last=18,
         flexible_from=FLEXIBLE_FROM,
         handle=_fetch,
+        is_cold=False,
         access=needs("READ TOPIC"),
         bytes_max=REQUEST_BYTES_MAX,
     ),

@@ -28,6 +28,7 @@ from node.kafka.apis.api import Api, Body, KafkaCall, KafkaServices
 from node.kafka.apis.groups import (
     MEMBERSHIP_BYTES_MAX,
     check_count,
+    check_share,
     forbidden_group,
     group_code_of,
     invalid_group,
@@ -58,6 +59,7 @@ async def _offset_commit(services: KafkaServices, call: KafkaCall) -> Body:
     wanted, refused = _offsets(call, topics)
     code = KafkaCode.NONE
     try:
+        check_share(services, call, group_id)
         errors = await services.groups.commit(
             group_id,
             wanted,

@@ -77,6 +77,16 @@ def forbidden_group(call: KafkaCall, operation: Operation, group_id: str) -> Kaf
     return None if may else KafkaCode.GROUP_AUTHORIZATION_FAILED
 
 
+def check_share(services: KafkaServices, call: KafkaCall, group_id: str) -> None:
+    """Refuse a new group, or offsets in a group, if the caller has created enough already.
+
+    Raises:
+        GroupLimitError: the message says what to delete.
+    """
+    image, principal = services.metadata.image, call.rights.known_principal
+    services.access.group_shares.check(image, principal, (group_id,))
+
+
 # -- FindCoordinator -------------------------------------------------------------------------------
 
 
@@ -142,6 +152,7 @@ async def _join_group(services: KafkaServices, call: KafkaCall) -> Body:
     if wrong is not None:
         return _not_joined(call, wrong, request.member_id)
     try:
+        check_share(services, call, group_id)
         joined = await services.groups.join(
             JoinRequest(
                 group_id=request.group_id,

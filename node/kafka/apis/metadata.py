@@ -216,6 +216,7 @@ async def _metadata(services: KafkaServices, call: KafkaCall) -> Body:
         controller_id=own,
         topics=rows,
         operations=cluster_operations,
+        throttle_ms=call.throttle_ms,
     )
 
 
@@ -232,6 +233,7 @@ APIS = (
         last=13,
         flexible_from=FLEXIBLE_FROM,
         handle=_metadata,
+        is_cold=False,
         access=needs("DESCRIBE TOPIC", "CREATE TOPIC", shows="DESCRIBE TOPIC"),
         bytes_max=3 << 20,  # ten thousand of the longest names
     ),

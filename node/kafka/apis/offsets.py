@@ -10,6 +10,7 @@ from http_api.protocol.kafka_codes import KafkaCode, kafka_code_of
 from milena.model.access import Operation, ResourceType
 from milena.model.errors import MilenaError
 from milena.model.requests import FetchRequest
+from milena.model.turns import one_turn
 from node.kafka.apis.api import Api, Body, KafkaCall, KafkaServices
 from node.kafka.apis.leading import led_here
 from node.kafka.rights import needs
@@ -29,6 +30,8 @@ FIRST_VERSIONS = {
 }
 """The first version in which a client may send such a time; 1 for those that are not here."""
 UNKNOWN = -1
+ROWS_PER_TURN = 200
+"""Partitions after which the event loop does other work: a few milliseconds."""
 
 Row = Callable[
     [KafkaServices, KafkaCall, str, cold.Message, cold.Message], Awaitable[dict[str, object]]
@@ -45,15 +48,20 @@ async def _each(
     number: str,
 ) -> list[dict[str, object]]:
     """Return the response's topics. ``name``, ``number``: the fields that have the names of topic and partition."""
-    if sum(len(topic.partitions or ()) for topic in request.topics or ()) > ITEMS_MAX:
+    asked = request.topics or ()
+    if max(len(asked), sum(len(topic.partitions or ()) for topic in asked)) > ITEMS_MAX:
         raise MalformedFrameError(f"a request for more than {ITEMS_MAX} partitions")
     topics: list[dict[str, object]] = []
-    for topic in request.topics or ():
+    for place, topic in enumerate(asked):
         parts = topic.partitions or ()
+        if place % ROWS_PER_TURN == 0:
+            await one_turn()
         if call.rights.permits(Operation.DESCRIBE, ResourceType.TOPIC, getattr(topic, name)):
-            rows = [
-                await row(services, call, getattr(topic, name), request, part) for part in parts
-            ]
+            rows = []
+            for part in parts:
+                rows.append(await row(services, call, getattr(topic, name), request, part))
+                if len(rows) % ROWS_PER_TURN == 0:
+                    await one_turn()
         else:
             refused = KafkaCode.TOPIC_AUTHORIZATION_FAILED
             rows = [{number: getattr(part, number), "error_code": refused} for part in parts]

@@ -290,7 +290,8 @@ async def _finish(
     if not has_response:
         return None
     leaders = [row.leader for _, _, rows in topics for row in rows]
-    return encode_response(call.version, topics, addresses_of(services, call, leaders))
+    addresses = addresses_of(services, call, leaders)
+    return encode_response(call.version, topics, addresses, call.throttle_ms)
 
 
 async def _row(services: KafkaServices, call: KafkaCall, part: _Appending) -> ProducedRow:
@@ -335,6 +336,7 @@ APIS = (
         last=13,
         flexible_from=FLEXIBLE_FROM,
         handle=_produce,
+        is_cold=False,
         access=needs("WRITE TOPIC", "WRITE TRANSACTIONAL_ID"),
         bytes_max=REQUEST_BYTES_MAX,
         is_pipelined=True,

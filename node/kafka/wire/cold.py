@@ -138,6 +138,11 @@ def _check_nulls(kind: type[Message], version: int, message: Message) -> None:
             raise MalformedFrameError(f"{kind.__name__}: {rule.name} has a null")
 
 
+def has_throttle(key: int) -> bool:
+    """Return whether responses of an API tell how long the client should wait."""
+    return "throttle_time_ms" in _CLASSES[key, "response"].fields
+
+
 def encode(key: int, version: int, fields: Fields) -> bytes:
     """Return a response."""
     message = _built(_CLASSES[key, "response"], fields, version)

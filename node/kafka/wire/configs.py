@@ -65,10 +65,12 @@ class ResourceRow(NamedTuple):
     configs: tuple[ConfigRow, ...] = ()
 
 
-def encode_response(version: int, resources: list[ResourceRow]) -> list[Buffer]:
+def encode_response(
+    version: int, resources: list[ResourceRow], throttle_ms: int = 0
+) -> list[Buffer]:
     """Return a response."""
     writer = WireWriter(is_flexible=version >= FLEXIBLE_FROM)
-    writer.int32(0)
+    writer.int32(throttle_ms)
     writer.array(len(resources))
     for resource in resources:
         writer.int16(resource.error_code)

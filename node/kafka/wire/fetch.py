@@ -131,10 +131,11 @@ def encode_response(
     leaders: list[BrokerRow],
     error_code: int = 0,
     session_id: int = 0,
+    throttle_ms: int = 0,
 ) -> list[Buffer]:
     """Return a response. ``leaders``: the addresses of the leaders that rows name. ``session_id`` 0: no session."""
     writer = WireWriter(is_flexible=version >= FLEXIBLE_FROM)
-    writer.int32(0)
+    writer.int32(throttle_ms)
     if version >= 7:
         writer.int16(error_code)
         writer.int32(session_id)

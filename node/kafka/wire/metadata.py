@@ -124,11 +124,12 @@ def encode_response(
     controller_id: int,
     topics: list[bytes],
     operations: int = OPERATIONS_UNKNOWN,
+    throttle_ms: int = 0,
 ) -> list[Buffer]:
     """Return a response. ``topics``: rows of ``encode_topic``."""
     writer = WireWriter(is_flexible=version >= FLEXIBLE_FROM)
     if version >= 3:
-        writer.int32(0)
+        writer.int32(throttle_ms)
     writer.array(len(brokers))
     for broker in brokers:
         writer.int32(broker.broker_id)

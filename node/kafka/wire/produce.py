@@ -72,7 +72,10 @@ def decode_request(reader: WireReader, version: int) -> WireProduce:
 
 
 def encode_response(
-    version: int, topics: list[tuple[str, bytes, list[ProducedRow]]], leaders: list[BrokerRow]
+    version: int,
+    topics: list[tuple[str, bytes, list[ProducedRow]]],
+    leaders: list[BrokerRow],
+    throttle_ms: int = 0,
 ) -> list[Buffer]:
     """Return a response. ``leaders``: the addresses of the leaders that rows name."""
     writer = WireWriter(is_flexible=version >= FLEXIBLE_FROM)
@@ -87,7 +90,7 @@ def encode_response(
             _encode_row(writer, row, version)
         writer.no_tags()
     if version >= 1:
-        writer.int32(0)
+        writer.int32(throttle_ms)
     if version >= LEADERS_FROM and leaders:
         writer.tagged(0, encoded_leaders(leaders))
     else:

@@ -1,26 +1,40 @@
 """Kafka clients of a closed cluster: passwords, tokens, certificates, rights and quotas, over real connections."""
 
+import asyncio
+import base64
 import contextlib
+import json
 import ssl
+import subprocess
+import sys
 import time
+import urllib.request
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
+from kafka import KafkaConsumer, KafkaProducer
+from kafka import TopicPartition as PythonPartition
 
 from loadtest.bench.servers.identities import Authority, CertificateFiles, Issuer
 from loadtest.cluster.local_cluster import LocalCluster
 from milena import Credentials, Secret
 from tests.support.clusters.live_cluster import (
+    DEADLINE_S,
     eventually,
     kafka_address,
     running_cluster,
 )
+from tests.support.http.console import blocks
 
 pytestmark = pytest.mark.integration
+
+PAGE = (Path(__file__).parents[3] / "docs" / "kafka.md").read_text(encoding="utf-8")
 
 PASSWORD = "a password of tests"
 ADMIN = {"sasl.mechanism": "PLAIN", "sasl.username": "admin", "sasl.password": PASSWORD}
@@ -162,3 +176,190 @@ def test_a_renewed_certificate_is_shown_without_a_restart(tls: Closed) -> None:
     tls.authority.issue("server", "server")
     eventually(lambda: ssl.get_server_certificate((host, int(port))) != before)
     assert brokers(tls, ADMIN) == 1
+
+
+# -- rights ----------------------------------------------------------------------------------------
+
+
+def api(closed: Closed, line: str, body: object = None) -> Any:
+    """A call of the HTTP API as the first user."""
+    method, path = line.split(" ")
+    header = "Basic " + base64.b64encode(f"admin:{PASSWORD}".encode()).decode()
+    asked = urllib.request.Request(
+        closed.cluster.nodes[0].url + path,
+        data=None if body is None else json.dumps(body).encode(),
+        method=method,
+        headers={"Authorization": header, "Content-Type": "application/json"},
+    )
+    context = closed.authority.client() if "SSL" in closed.protocol else None
+    with urllib.request.urlopen(asked, context=context, timeout=DEADLINE_S) as response:
+        return json.loads(response.read() or b"null")
+
+
+def user(closed: Closed, name: str, *rights: tuple[str, str, str]) -> dict[str, object]:
+    """The credentials of a new user with these rights: operation, type and name."""
+    api(closed, f"PUT /users/{name}", {"password": PASSWORD})
+    allow(closed, f"User:{name}", *rights)
+    return {"sasl.mechanism": "PLAIN", "sasl.username": name, "sasl.password": PASSWORD}
+
+
+def allow(closed: Closed, principal: str, *rights: tuple[str, str, str]) -> None:
+    cluster_id = api(closed, "GET /metadata")["cluster_id"]
+    entries = [
+        {
+            "principal": principal,
+            "operation": operation,
+            "resource_type": kind,
+            "resource_name": name,
+            "pattern_type": "LITERAL",
+            "host": "*",
+            "permission": "ALLOW",
+        }
+        for operation, kind, name in rights
+    ]
+    api(closed, f"POST /v3/clusters/{cluster_id}/acls:batch", {"data": entries})
+
+
+def topic(closed: Closed, name: str) -> str:
+    wanted = {"topic_name": name, "partitions_count": 1, "replication_factor": 1}
+    api(closed, "POST /admin/topics", wanted)
+    return name
+
+
+def sent(closed: Closed, given: Mapping[str, object], name: str, value: str) -> KafkaError | None:
+    """The error of one record, or None."""
+    errors: list[KafkaError | None] = []
+    producer = Producer(closed.settings(given) | {"message.timeout.ms": 15_000})
+    producer.produce(name, value, on_delivery=lambda error, _: errors.append(error))
+    producer.flush(30)
+    (error,) = errors
+    return error
+
+
+def received(closed: Closed, given: Mapping[str, object], name: str, group: str) -> str | int:
+    """The first record that a member of a group gets, or the code of its error."""
+    settings = {"group.id": group, "auto.offset.reset": "earliest"}
+    consumer = Consumer(closed.settings(given) | settings)
+    try:
+        consumer.subscribe([name])
+        end = time.monotonic() + DEADLINE_S
+        while time.monotonic() < end:
+            message = consumer.poll(1)
+            if message is None:
+                continue
+            error = message.error()
+            if error is not None:
+                return error.code()
+            return (message.value() or b"").decode()
+    finally:
+        consumer.close()
+    raise AssertionError("nothing came")
+
+
+@pytest.mark.parametrize("name", ["plain", "tls"])
+def test_a_user_writes_and_reads_what_it_may(name: str, request: pytest.FixtureRequest) -> None:
+    found: Closed = request.getfixturevalue(name)
+    orders, secret = topic(found, "orders"), topic(found, "secret")
+    shop = user(
+        found, "shop", ("READ", "TOPIC", orders), ("WRITE", "TOPIC", orders), ("READ", "GROUP", "g")
+    )
+    assert sent(found, shop, orders, "v") is None
+    refused = sent(found, shop, secret, "v")
+    assert refused is not None
+    assert refused.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
+    assert received(found, shop, orders, "g") == "v"
+    assert received(found, shop, orders, "other") == KafkaError.GROUP_AUTHORIZATION_FAILED
+    topics = AdminClient(found.settings(shop)).list_topics(timeout=10).topics
+    assert set(topics) == {orders}
+
+
+def test_an_idempotent_producer_needs_a_right_and_keeps_its_id(plain: Closed) -> None:
+    name = topic(plain, "idempotent")
+    writer = user(plain, "writer", ("WRITE", "TOPIC", name))
+    assert sent(plain, {**writer, "enable.idempotence": True}, name, "v") is None
+    reader = user(plain, "reader", ("READ", "TOPIC", name))
+    errors: list[KafkaError] = []
+    settings = {"enable.idempotence": True, "error_cb": errors.append}
+    producer = Producer(plain.settings(reader) | settings)
+    eventually(lambda: producer.poll(0.1) or errors)
+    assert "Cluster authorization failed" in errors[0].str()
+
+
+def test_a_token_of_the_cluster_or_of_the_issuer_signs_in(plain: Closed, tls: Closed) -> None:
+    for found in (plain, tls):
+        made = api(found, "POST /users/admin/tokens", {"lifetime_ms": 600_000})
+        token = str(made["token"])
+        assert brokers(found, {**ADMIN, "sasl.password": token}) == 1
+        assert brokers(found, oauth(token)) == 1
+        assert brokers(found, oauth(found.issuer.token("ann"))) == 1
+        assert brokers(found, oauth(token[:-1] + ("a" if token[-1] != "a" else "b"))) == 0
+        api(found, f"DELETE /users/admin/tokens/{made['token_id']}")
+        assert brokers(found, oauth(token)) == 0
+
+
+def test_kafka_python_signs_in_writes_and_reads(plain: Closed, tls: Closed) -> None:
+    for found in (plain, tls):
+        name = topic(found, "python")
+        user(found, "python", ("READ", "TOPIC", name), ("WRITE", "TOPIC", name))
+        settings: dict[str, Any] = {
+            "bootstrap_servers": found.address,
+            "security_protocol": found.protocol,
+            "sasl_mechanism": "PLAIN",
+            "sasl_plain_username": "python",
+            "sasl_plain_password": PASSWORD,
+        }
+        if found is tls:
+            settings["ssl_cafile"] = str(found.authority.file)
+        producer = KafkaProducer(**settings)
+        producer.send(name, b"v").get(DEADLINE_S)
+        producer.close()
+        consumer = KafkaConsumer(group_id=None, consumer_timeout_ms=30_000, **settings)
+        consumer.assign([PythonPartition(name, 0)])
+        consumer.seek_to_beginning()
+        assert next(consumer).value == b"v"
+        consumer.close()
+
+
+def test_aiokafka_signs_in_writes_and_reads(plain: Closed, tls: Closed) -> None:
+    async def run(found: Closed) -> bytes | None:
+        name = topic(found, "aio")
+        rights = [("READ", "TOPIC", name), ("WRITE", "TOPIC", name), ("READ", "GROUP", "aio")]
+        user(found, "aio", *rights)
+        settings: dict[str, Any] = {
+            "bootstrap_servers": found.address,
+            "security_protocol": found.protocol,
+            "sasl_mechanism": "PLAIN",
+            "sasl_plain_username": "aio",
+            "sasl_plain_password": PASSWORD,
+        }
+        if found is tls:
+            settings["ssl_context"] = found.authority.client()
+        async with AIOKafkaProducer(**settings) as producer:
+            await producer.send_and_wait(name, b"v")
+        consumer = AIOKafkaConsumer(name, group_id="aio", auto_offset_reset="earliest", **settings)
+        async with consumer:
+            async with asyncio.timeout(DEADLINE_S):
+                return (await consumer.getone()).value
+
+    for found in (plain, tls):
+        assert asyncio.run(run(found)) == b"v"
+
+
+def test_the_program_of_the_docs_runs(plain: Closed, tmp_path: Path) -> None:
+    name = topic(plain, "shop-orders")
+    rights = [("READ", "TOPIC", name), ("WRITE", "TOPIC", name), ("READ", "GROUP", "shop")]
+    user(plain, "docs", *rights)
+    made = api(plain, "POST /users/docs/tokens", {})
+    (tmp_path / "shop.token").write_text(made["token"])
+    (program,) = [text for text in blocks(PAGE, "python") if "sasl.mechanism" in text]
+    program = program.replace("127.0.0.1:9092", plain.address).replace('"orders"', f'"{name}"')
+    program = program.replace('"sasl.username": "shop"', '"sasl.username": "docs"')
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        cwd=tmp_path,
+    )
+    assert done.stdout == "hello\n", done.stderr

@@ -7,8 +7,10 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
+from http_api.access.group_shares import GroupShares
 from http_api.access.port import RequestedToken
 from http_api.ports.node import ApiLimits
+from http_api.serving.quotas import Quotas
 from milena.model.access import (
     ANY_HOST,
     AccessMode,
@@ -176,10 +178,16 @@ def services_of(node: Assembly) -> KafkaServices:
         members=node.groups.server_members,
         produce=node.produce,
         reads=node.reads,
-                transactional_ids=node.transactional_ids,
+        transactional_ids=node.transactional_ids,
         clock=node.clock,
         limits=node.config.limits,
-        access=AccessServices(callers=node.callers, refusals=node.refusals),
+        access=AccessServices(
+            callers=node.callers,
+            refusals=node.refusals,
+            quotas=Quotas(node.config.limits, lambda: node.metadata.image.quotas),
+            group_shares=GroupShares(),
+        ),
+        pool=node._ports.pool,
     )
 
 

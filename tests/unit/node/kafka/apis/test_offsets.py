@@ -131,3 +131,32 @@ async def test_an_epoch_that_never_was_has_no_end() -> None:
     async with cluster_of(Cluster(node_ids=(1,))) as cluster:
         await cluster.create("t", (1,))
         assert await epoch_end(client_of(cluster.nodes[1]), 0) == (0, -1, -1)
+
+
+@virtual
+async def test_a_large_request_and_its_response_take_a_thread_and_the_loop_goes_on() -> None:
+    async with cluster_of(Cluster(node_ids=(1,))) as cluster:
+        await cluster.create("t", (1,))
+        client = client_of(cluster.nodes[1])
+        services = client.connection._context.services
+        pool, work = services.pool, list[object]()
+        submit = pool.submit
+
+        def noted(fn: Any, /, *args: Any, **kwargs: Any) -> Any:
+            work.append(fn)
+            return submit(fn, *args, **kwargs)
+
+        pool.submit = noted  # type: ignore[method-assign]
+        for count, threads in ((100, 0), (5_000, 2)):
+            part = {"current_leader_epoch": -1, "timestamp": -2}
+            parts = [part | {"partition_index": number} for number in range(count)]
+            found = await client.call(
+                2, 5, replica_id=-1, isolation_level=0, topics=[{"name": "t", "partitions": parts}]
+            )
+            (topic,) = found.topics
+            assert [row.error_code for row in topic.partitions] == [0] + [3] * (count - 1)
+            assert len(work) == threads
+        # A frame whose items are empty.
+        client.ask(2, 5, bytes(5) + (40_000).to_bytes(4, "big") + bytes(6) * 40_000)
+        await client.connection.idle()
+        assert client.transport.is_aborted
