@@ -2,6 +2,7 @@
 
 import contextlib
 import random
+import shutil
 import socket
 import struct
 import subprocess
@@ -322,5 +323,23 @@ def test_the_programs_of_the_page_print_what_they_wrote(
         timeout=120,
         check=False,
         cwd=tmp_path,
+    )
+    assert done.stdout == "hello\n", done.stderr
+
+
+def test_the_kafkajs_program_of_the_page_prints_what_it_wrote(cluster: LocalCluster) -> None:
+    """Node finds kafkajs in NODE_PATH, if it is not installed beside the current directory."""
+    node = shutil.which("node")
+    if (
+        node is None
+        or subprocess.run(
+            [node, "-e", "require('kafkajs')"], capture_output=True, check=False
+        ).returncode
+    ):
+        pytest.skip("Node.js with kafkajs is not installed")
+    (program,) = blocks(PAGE, "js")
+    program = program.replace("127.0.0.1:9092", kafka_address(cluster.nodes[1]))
+    done = subprocess.run(
+        [node, "-e", program], capture_output=True, text=True, timeout=120, check=False
     )
     assert done.stdout == "hello\n", done.stderr
