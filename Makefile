@@ -23,6 +23,7 @@ FIRST ?= 0
 JOBS ?= 1
 SCENARIOS ?=
 SECONDS_EACH ?= 60
+export KAFKA_PYTHON LIBRDKAFKA FRANZ_GO SUITES_PYTHON SELECT KAFKA_VERSION
 DISK ?= dir
 NETWORK ?= none
 
@@ -38,7 +39,7 @@ QUICK := smoke or not (integration or chaos or deep or long)
 LOWEST := $(addprefix tests/unit/http_api/,quick formats serving/test_bodies.py serving/test_separate_requests.py v2/test_v2_fetch.py v2/test_v2_produce.py v3/test_v3_records.py) \
 	tests/unit/milena/model
 
-.PHONY: environment demo compiled test test-rest test-all test-compiled test-lowest test-moves test-console test-monitoring test-spark test-helm loadtest bench bench-compare bench-check bench-spark bench-spark-memory chaos-spark lint types layers sim mutations chaos chaos-groups chaos-selftest judge crash-search fuzz hostile clean lock format wheels api-docs
+.PHONY: environment demo compiled test test-rest test-all test-compiled test-lowest test-moves test-console test-monitoring test-spark test-helm loadtest bench bench-compare bench-check bench-spark bench-spark-memory chaos-spark lint types layers sim mutations chaos chaos-groups chaos-selftest judge crash-search fuzz hostile kafka-suites clean lock format wheels api-docs
 
 .venv: $(RUNTIME)
 
@@ -159,6 +160,9 @@ types: $(STAMP)
 
 layers: $(STAMP)
 	$(BIN)/lint-imports
+
+kafka-suites: $(STAMP)  ## suites of Kafka clients against three nodes; KAFKA_PYTHON=DIR LIBRDKAFKA=DIR FRANZ_GO=DIR name their checkouts
+	$(RUN) -m loadtest.kafka_suites
 
 chaos: SEEDS = 1
 chaos: $(STAMP)  ## the chaos suite; SCENARIOS=a,b SEEDS=1,2,3 SECONDS_EACH=60; as root DISK=loop NETWORK=netns

@@ -100,6 +100,7 @@ ENTRY_POINTS = {
     "node.__main__",
     "milena.__main__",
     "loadtest.demo",
+    "loadtest.kafka_suites",
     "loadtest.__main__",
     "loadtest.bench.__main__",
     "loadtest.bench.servers.bare_server",

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import socket
 import sys
 import time
@@ -19,6 +20,7 @@ from milena.errors import UnexpectedAnswerError
 FIRST_PORT, LAST_PORT = 20000, 32000
 """The ports of nodes. They are below the range of outgoing connections (32768 and up on Linux), so no client can take
 the port of a node that is down."""
+KAFKA_LISTENS = re.compile(r"kafka listening (|externally )address=(\S+)")
 POLL_S = 0.05
 READY_TIMEOUT_S = 60.0
 STOPPED_TIMEOUT_S = 20.0
@@ -44,6 +46,11 @@ class LocalNode:
     def url(self) -> str:
         """Return the URL of the API."""
         return f"{self.scheme}://127.0.0.1:{self.api_port}"
+
+    def kafka_address(self, *, is_external: bool = False) -> str:
+        """Return where Kafka clients reach the node. Its log has the port that the listener got last."""
+        lines = KAFKA_LISTENS.findall(self.log_path.read_text(encoding="utf-8"))
+        return str([address for kind, address in lines if bool(kind) == is_external][-1])
 
     @property
     def peer(self) -> str:

@@ -8,7 +8,6 @@ import asyncio
 import http.client
 import json
 import os
-import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -44,7 +43,6 @@ UNREACHED = b'"error_code":50302'
 """The error code of a refusal because the leader did not respond. A node waits two seconds for another node's reads."""
 ELECTION_S_MAX = 20.0
 SECRET = "local-cluster"
-KAFKA_LISTENS = re.compile(r"kafka listening (|externally )address=(\S+)")
 BATCH = "application/vnd.milena.batch"
 BASE_TIMESTAMP_MS = (int(time.time()) - 3600) * 1000
 """The base timestamp of encoded batches: an hour ago. Retention would delete much older records."""
@@ -368,9 +366,8 @@ def write_batch(
 
 
 def kafka_address(node: LocalNode, *, is_external: bool = False) -> str:
-    """Return where Kafka clients reach the node. Its log has the port that the listener got."""
-    lines = KAFKA_LISTENS.findall(node.log_path.read_text(encoding="utf-8"))
-    return str([address for kind, address in lines if bool(kind) == is_external][-1])
+    """Return where Kafka clients reach the node."""
+    return node.kafka_address(is_external=is_external)
 
 
 def metric(node: LocalNode, name: str, **labels: object) -> float:
