@@ -252,7 +252,7 @@ class Doubt:
     @property
     def error(self) -> ReplicaDamagedError:
         """The error for a reader that has no records before the damage."""
-        whose = "its leader" if self.broker_id is None else f"broker {self.broker_id}"
+        whose = "its leader" if self.broker_id is None else f"node {self.broker_id}"
         return ReplicaDamagedError(
             f"{self.topic}-{self.partition}: the records at offset {self.offset} are damaged in the copy of {whose}, "
             "which is checked now, and restored if another one is in sync; try again in a few seconds"

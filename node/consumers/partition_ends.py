@@ -238,7 +238,7 @@ class EndWatcher:
         """Wait for records of a partition that this node leads, on behalf of another node."""
         runner = self._replicas.find(request.topic_id, request.partition)
         if runner is None or runner.leader is None:
-            raise NotLeaderError(f"broker {self._metadata.node_id} does not lead the partition")
+            raise NotLeaderError(f"node {self._metadata.node_id} does not lead the partition")
         await runner.wait_readable(request.offset, min(request.wait_ms, POLL_MS))
         return TailAnswer(high_watermark=runner.stable_end)
 

@@ -320,7 +320,7 @@ class Controller:
         """
         sessions = self._sessions
         if sessions is None:
-            raise NotReadyError(f"broker {self._node_id} is not the controller")
+            raise NotReadyError(f"node {self._node_id} is not the controller")
         now_ms = self._clock.now_ms()
         sessions.arm(_epochs(self._metadata.image), now_ms)
         number = sessions.on_heartbeat(
@@ -334,7 +334,7 @@ class Controller:
         )
         if number is None:
             raise StaleBrokerEpochError(
-                f"broker {broker_id} is not registered under epoch {report.broker_epoch}"
+                f"node {broker_id} is not registered under epoch {report.broker_epoch}"
             )
         image = self._metadata.image
         broker = image.brokers[broker_id]

@@ -35,9 +35,7 @@ class Leaderships:
                 self._waits.setdefault(key, {})[end] = (leader_id, leader_epoch)
                 yield
         except TimeoutError:
-            raise NotLeaderError(
-                f"broker {leader_id} does not lead the partition any more"
-            ) from None
+            raise NotLeaderError(f"node {leader_id} does not lead the partition any more") from None
         finally:
             waits = self._waits.get(key)
             if waits is not None and end is not None:

@@ -342,7 +342,7 @@ class PartitionRunner:
 
     def _not_leader(self) -> NotLeaderError:
         return NotLeaderError(
-            f"broker {self._context.broker_id} does not lead {self.name}; nothing was written",
+            f"node {self._context.broker_id} does not lead {self.name}; nothing was written",
             leader=self.leader_id,
         )
 
@@ -475,7 +475,7 @@ class PartitionRunner:
             self._acknowledgements.fail_uncommitted(
                 self.high_watermark,
                 FateUnknownError(
-                    f"{self.name}: broker {self._context.broker_id} is cut off from the metadata quorum; "
+                    f"{self.name}: node {self._context.broker_id} is cut off from the metadata quorum; "
                     "the records may or may not have been written"
                 ),
             )

@@ -303,8 +303,8 @@ class AdminService:
         # be removed even then. ``check_removable`` checks in another order, because nodes of earlier releases must give
         # the same response.
         if broker_id in image.voters and broker_id in image.brokers:
-            raise voter_stays(broker_id, noun="node")
-        check_removable(image, broker_id, noun="node")
+            raise voter_stays(broker_id)
+        check_removable(image, broker_id)
         try:
             await self._propose(UnregisterBroker(broker_id=broker_id), f"remove broker {broker_id}")
         except ConflictError as error:

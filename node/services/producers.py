@@ -225,7 +225,7 @@ class ProducerService:
             )
         except MilenaError as error:
             raise NotReadyError(
-                f"the last sequences under this name are not known: broker {broker_id} did not tell its own "
+                f"the last sequences under this name are not known: node {broker_id} did not tell its own "
                 f"({error.message}); ask again, under the next epoch"
             ) from error
 

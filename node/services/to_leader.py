@@ -200,12 +200,12 @@ class ToLeader:
             or runner.leader_epoch != state.leader_epoch
         ):
             raise NotLeaderError(
-                f"broker {self._node_id} does not lead {topic.name}-{partition}; nothing was written",
+                f"node {self._node_id} does not lead {topic.name}-{partition}; nothing was written",
                 leader=None if state is None else state.leader,
             )
         if not self._membership.has_lease:
             raise NoLeaderError(
-                f"broker {self._node_id} is cut off from the metadata quorum; nothing was written"
+                f"node {self._node_id} is cut off from the metadata quorum; nothing was written"
             )
         self._producers.check_epoch(header)
         return runner.append(batch, header, acks=acks, timeout_ms=timeout_ms)

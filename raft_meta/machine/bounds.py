@@ -51,6 +51,6 @@ def check_new_replicas(image: Image, placement: Sequence[Sequence[int]]) -> None
         total = held[broker_id] + added[broker_id]
         if total > REPLICAS_PER_BROKER_MAX:
             raise TooManyReplicasError(
-                f"Broker {broker_id} would hold {total} replicas, more than the {REPLICAS_PER_BROKER_MAX} that one"
+                f"Node {broker_id} would hold {total} replicas, more than the {REPLICAS_PER_BROKER_MAX} that one"
                 " node carries; use fewer partitions or replicas, delete topics, or add nodes."
             )

@@ -99,12 +99,12 @@ def _check_registration(image: Image, before: Broker | None, command: RegisterBr
         raise InvalidRequestError("A broker needs an id of at least 1 and a directory id.")
     if before is not None and not before.is_fenced and before.directory_id != command.directory_id:
         raise BrokerIdInUseError(
-            f"Broker id {command.broker_id} belongs to a live broker at {before.api_url} with another"
+            f"Node id {command.broker_id} belongs to a live node at {before.api_url} with another"
             f" data directory, {before.directory_id}. Give this node another id, or stop that one."
         )
     if not command.feature_min <= image.feature_level <= command.feature_max:
         raise FeatureLevelError(
-            f"The cluster is at feature level {image.feature_level}; broker {command.broker_id} supports"
+            f"The cluster is at feature level {image.feature_level}; node {command.broker_id} supports"
             f" {command.feature_min}..{command.feature_max}. Install a release that supports it."
         )
 
@@ -154,10 +154,8 @@ def _is_address(name: str, host: str, port: int) -> bool:
     return is_named and 1 <= port <= 65_535
 
 
-def check_removable(image: Image, broker_id: int, *, noun: str = "broker") -> None:
+def check_removable(image: Image, broker_id: int) -> None:
     """Refuse to forget a broker that is still part of the cluster. Proposers also call it before the command.
-
-    ``noun`` is the word of the messages. Clients read "node"; a response in the image keeps its text in all releases.
 
     Raises:
         BrokerNotFoundError: no broker has this id.
@@ -165,25 +163,23 @@ def check_removable(image: Image, broker_id: int, *, noun: str = "broker") -> No
     """
     broker = image.brokers.get(broker_id)
     if broker is None:
-        raise BrokerNotFoundError(f"{noun.capitalize()} {broker_id} is not registered.")
+        raise BrokerNotFoundError(f"Node {broker_id} is not registered.")
     if not broker.is_fenced:
-        raise BrokerInUseError(
-            f"{noun.capitalize()} {broker_id} is alive: stop it first, then remove it."
-        )
+        raise BrokerInUseError(f"Node {broker_id} is alive: stop it first, then remove it.")
     held = sum(part.names(broker_id) for part in image.partitions.values())
     if held:
         raise BrokerInUseError(
-            f"{noun.capitalize()} {broker_id} still holds {held} replicas: move them to other {noun}s, or delete their"
+            f"Node {broker_id} still holds {held} replicas: move them to other nodes, or delete their"
             " topics, then remove it."
         )
     if broker_id in image.voters:
-        raise voter_stays(broker_id, noun=noun)
+        raise voter_stays(broker_id)
 
 
-def voter_stays(broker_id: int, *, noun: str) -> BrokerInUseError:
+def voter_stays(broker_id: int) -> BrokerInUseError:
     """Return the error for the removal of a voter."""
     return BrokerInUseError(
-        f"{noun.capitalize()} {broker_id} is a voter of the metadata quorum, which it cannot leave: start it again."
+        f"Node {broker_id} is a voter of the metadata quorum, which it cannot leave: start it again."
     )
 
 

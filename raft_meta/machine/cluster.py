@@ -85,7 +85,7 @@ def _set_feature_level(image: Image, command: SetFeatureLevel) -> Outcome:
         broker = image.brokers[broker_id]
         if not broker.feature_min <= level <= broker.feature_max:
             raise FeatureLevelError(
-                f"Broker {broker_id} supports feature levels {broker.feature_min}..{broker.feature_max},"
+                f"Node {broker_id} supports feature levels {broker.feature_min}..{broker.feature_max},"
                 f" not {level}. Upgrade it first, or unregister it if it is gone for good."
             )
     _check_known(level)

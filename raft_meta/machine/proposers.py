@@ -31,12 +31,12 @@ def earlier_response(image: Image, envelope: Envelope) -> bytes | None:
         return None
     if envelope.incarnation < proposer.incarnation:
         raise StaleBrokerEpochError(
-            f"Incarnation {envelope.incarnation} of broker {envelope.proposer} is over:"
+            f"Incarnation {envelope.incarnation} of node {envelope.proposer} is over:"
             f" {proposer.incarnation} is the latest."
         )
     if envelope.sequence <= proposer.floor:
         raise FateUnknownError(
-            f"Command {envelope.sequence} of broker {envelope.proposer} is too old to tell whether it was"
+            f"Command {envelope.sequence} of node {envelope.proposer} is too old to tell whether it was"
             " applied."
         )
     return proposer.window.get(envelope.sequence)

@@ -42,9 +42,9 @@ class Coordinators:
         """
         coordinator = self.of(group_id)
         if coordinator != broker_id:
-            present = "none does" if coordinator is None else f"broker {coordinator} does"
+            present = "none does" if coordinator is None else f"node {coordinator} does"
             raise NotCoordinatorError(
-                f"Broker {broker_id} does not coordinate group {group_id}; {present}."
+                f"Node {broker_id} does not coordinate group {group_id}; {present}."
             )
 
 
@@ -60,7 +60,9 @@ def check_broker(image: Image, broker_id: int, broker_epoch: int) -> None:
     """
     broker = image.brokers.get(broker_id)
     if broker is None or broker.broker_epoch != broker_epoch:
-        raise StaleBrokerEpochError(f"Broker {broker_id} is not registered under {broker_epoch}.")
+        raise StaleBrokerEpochError(
+            f"Node {broker_id} is not registered under broker epoch {broker_epoch}."
+        )
 
 
 def check_coordinator(image: Image, group_id: str, broker_id: int, broker_epoch: int) -> None:

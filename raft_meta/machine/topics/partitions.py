@@ -86,6 +86,11 @@ def check_controller(image: Image, controller_epoch: int) -> None:
         )
 
 
+def ids(nodes: Iterable[int]) -> str:
+    """Return the ids of nodes as messages show them, and as ``--to`` of the command line takes them."""
+    return ",".join(str(node) for node in nodes)
+
+
 def current_broker(image: Image, broker_id: int, broker_epoch: int) -> Broker:
     """Return the broker, if ``broker_epoch`` is the epoch of its latest registration.
 
@@ -95,10 +100,10 @@ def current_broker(image: Image, broker_id: int, broker_epoch: int) -> Broker:
     """
     broker = image.brokers.get(broker_id)
     if broker is None:
-        raise BrokerNotFoundError(f"Broker {broker_id} is not registered.")
+        raise BrokerNotFoundError(f"Node {broker_id} is not registered.")
     if broker.broker_epoch != broker_epoch:
         raise StaleBrokerEpochError(
-            f"Broker epoch {broker_epoch} of broker {broker_id} is not the current one,"
+            f"Broker epoch {broker_epoch} of node {broker_id} is not the current one,"
             f" {broker.broker_epoch}."
         )
     return broker
@@ -371,9 +376,9 @@ def _with_isr(
     for member in change.isr:
         broker = current_broker(image, member.broker_id, member.broker_epoch)
         if broker.is_fenced:
-            raise FencedError("A fenced broker cannot be in sync.")
+            raise FencedError("A fenced node cannot be in sync.")
         if broker.is_draining and broker.broker_id != leader:
-            raise DrainingError("A draining broker cannot be in sync.")
+            raise DrainingError("A draining node cannot be in sync.")
     min_insync = configs.min_insync(image.topics[change.topic_id])
     return with_leader(partition, leader=leader, isr=members, min_insync=min_insync)
 
@@ -391,7 +396,7 @@ def _given_up(
     image: Image, before: Partition | None, broker_id: int, change: LeaderChange
 ) -> Partition:
     if before is None or broker_id not in before.replicas:
-        raise PartitionNotFoundError("The topic or partition is gone, or the broker's replica.")
+        raise PartitionNotFoundError("The topic or partition is gone, or the node's replica.")
     if before.partition_epoch != change.partition_epoch:
         raise StaleVersionError("The partition epoch has moved on.")
     if change.is_unclean or change.leader is None or broker_id in change.isr:

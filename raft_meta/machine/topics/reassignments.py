@@ -98,13 +98,13 @@ def check_target(image: Image, topic: Topic, partition: int, replicas: Sequence[
     where = f"Partition {partition} of topic '{topic.name}'"
     if not replicas or len(set(replicas)) != len(replicas):
         raise InvalidReplicationError(
-            f"{where} needs replicas on distinct brokers, not {list(replicas)}."
+            f"{where} needs replicas on one or more distinct nodes, not '{partitions.ids(replicas)}'."
         )
     unknown = [replica for replica in replicas if replica not in image.brokers]
     if unknown:
         raise InvalidReplicationError(
-            f"{where} cannot move to brokers that are not registered: {unknown}; registered are"
-            f" {sorted(image.brokers)}."
+            f"{where} cannot move to nodes that are not registered: {partitions.ids(unknown)}; registered are"
+            f" {partitions.ids(sorted(image.brokers))}."
         )
     needed = configs.min_insync(topic)
     if len(replicas) < needed:
@@ -209,7 +209,7 @@ def check_cancel(image: Image, topic_id: str, partition: Partition) -> None:
     needed = configs.min_insync(image.topics[topic_id])
     if partition.leader is None or len(staying) < needed:
         raise NotEnoughReplicasError(
-            f"Only {staying} of the former replicas {list(moving.former)} are in sync and {needed} are needed"
+            f"Only {staying} of the former replicas {partitions.ids(moving.former)} are in sync and {needed} are needed"
             f" (leader: {partition.leader}): cancel when they are, or name other replicas."
         )
 
@@ -228,7 +228,7 @@ def _with_replicas(
     if leader is not None and not (
         before.leader is not None and leader in isr and partitions.is_live(image, leader)
     ):
-        raise NotReadyError(f"Broker {leader} cannot lead: it is not live and in sync.")
+        raise NotReadyError(f"Node {leader} cannot lead: it is not live and in sync.")
     assert isr, f"no member of {before.isr} would stay"
     is_small = len(isr) < configs.min_insync(image.topics[topic_id])
     has_leavers = not set(before.replicas) <= set(replicas)
@@ -349,7 +349,7 @@ def plan_cancel(image: Image, key: PartitionKey) -> ReassignmentStep:
         leader = next_leader(image, state, state.moving.former)
         if leader is None:
             raise NotEnoughReplicasError(
-                f"None of the former replicas {list(state.moving.former)} can lead now."
+                f"None of the former replicas {partitions.ids(state.moving.former)} can lead now."
             )
     return _step(key, state, CANCEL, leader)
 

@@ -23,6 +23,7 @@ from itertools import islice, pairwise
 
 from milena.model.errors import BrokerNotFoundError, InvalidReplicationError
 from raft_meta.machine.image import Image, Partition, PartitionKey
+from raft_meta.machine.topics import partitions
 
 CANDIDATES_MAX = 200
 """Replicas that are compared before one is chosen to move. More would spread topics slightly more evenly. But for ten
@@ -62,8 +63,8 @@ def plan_drain(image: Image, broker_id: int) -> tuple[PlannedMove, ...]:
         if not takers:
             raise InvalidReplicationError(
                 f"Cannot drain node {broker_id}: no other live node could take partition {key[1]} of topic"
-                f" '{image.topics[key[0]].name}', which is on {list(layout.replicas[key])}. Add a node first, or"
-                " use fewer replicas."
+                f" '{image.topics[key[0]].name}', which is on nodes {partitions.ids(layout.replicas[key])}."
+                " Add a node first, or use fewer replicas."
             )
         layout.move(key, broker_id, min(takers, key=lambda b: layout.cost(key, broker_id, b)))
     _even_out(layout.members, layout.leads, layout.leader_edge(set(layout.moved)), layout.lead)

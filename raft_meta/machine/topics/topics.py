@@ -129,12 +129,12 @@ def check_placement(image: Image, placement: tuple[tuple[int, ...], ...]) -> int
             )
         if len(set(replicas)) != len(replicas):
             raise InvalidReplicationError(
-                f"Partition {partition} names a broker twice: {replicas}."
+                f"Partition {partition} names a node twice: {partitions.ids(replicas)}."
             )
         unknown = [replica for replica in replicas if replica not in image.brokers]
         if unknown:
             raise InvalidReplicationError(
-                f"Partition {partition} names brokers that are not registered: {unknown}."
+                f"Partition {partition} names nodes that are not registered: {partitions.ids(unknown)}."
             )
     return replication_factor
 
@@ -178,7 +178,7 @@ def _placed(
         isr = tuple(replica for replica in replicas if replica in live)
         if not isr:
             raise UnavailableError(
-                f"None of the brokers {replicas} of partition {partition} is alive; try again later."
+                f"None of the nodes {partitions.ids(replicas)} of partition {partition} is alive; try again later."
             )
         leader = next((member for member in isr if member not in leaving), isr[0])
         others = tuple(replica for replica in replicas if replica not in live)

@@ -247,7 +247,7 @@ class TestRegistration:
         await after(PATIENCE_MS // 2)
         said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
         assert len(said) == 1
-        assert "waiting for the broker id: Broker id 2 belongs to a live broker" in said[0]
+        assert "waiting for the broker id: Node id 2 belongs to a live node" in said[0]
         await member.fence(epoch)
         await registering
 

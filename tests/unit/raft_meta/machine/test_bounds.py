@@ -41,7 +41,7 @@ def test_a_broker_holds_so_many_replicas(monkeypatch: pytest.MonkeyPatch) -> Non
     assert cluster.create(((1, 3), (2, 1)), name="u", topic_id="2" * 32).error is None
     error = cluster.create(((2,),), name="v", topic_id="3" * 32).error
     assert isinstance(error, TooManyReplicasError)
-    assert "Broker 2 would hold 4 replicas" in error.message
+    assert "Node 2 would hold 4 replicas" in error.message
     grow = c.AddPartitions(topic_id=TOPIC_ID, partition_count=2, placement=((3, 1),))
     assert isinstance(cluster.do(grow).error, TooManyReplicasError)
     assert cluster.create(((3,),), name="v", topic_id="3" * 32).error is None

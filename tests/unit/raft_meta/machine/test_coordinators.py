@@ -71,7 +71,7 @@ def test_others_are_refused():
         if broker_id == coordinator:
             check_coordinator(image, "g", broker_id, 100 + broker_id)
         else:
-            with pytest.raises(NotCoordinatorError, match=f"broker {coordinator} does"):
+            with pytest.raises(NotCoordinatorError, match=f"node {coordinator} does"):
                 check_coordinator(image, "g", broker_id, 100 + broker_id)
     with pytest.raises(StaleBrokerEpochError):
         check_coordinator(image, "g", coordinator, 99)

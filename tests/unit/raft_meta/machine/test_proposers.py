@@ -61,7 +61,7 @@ def test_a_new_incarnation_starts_anew_and_ends_the_earlier_one() -> None:
     later = replace(FIRST, incarnation=6)
     image = answered(remembered(1, 2), later, b"later")
     assert dict(image.proposers[1].window) == {1: b"later"}
-    with pytest.raises(StaleBrokerEpochError, match="Incarnation 5 of broker 1 is over: 6"):
+    with pytest.raises(StaleBrokerEpochError, match="Incarnation 5 of node 1 is over: 6"):
         proposers.earlier_response(image, FIRST)
 
 
