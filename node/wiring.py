@@ -481,7 +481,9 @@ def _bind(address: Address) -> socket.socket:
             bound.close()
             raise
     except OSError as error:
-        raise StartupError(f"cannot listen on {address}: {error}") from error
+        raise StartupError(
+            f"cannot listen on {address}: {error.strerror or error}; free the port, or give another address"
+        ) from error
     return bound
 
 

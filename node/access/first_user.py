@@ -41,7 +41,8 @@ def read_password(path: Path) -> Secret:
         password = path.read_text(encoding="utf-8").strip()
         check_password(password)
     except (OSError, UnicodeDecodeError) as error:
-        raise StartupError(f"cannot read admin_password_file {path}: {error}") from error
+        why = getattr(error, "strerror", None) or error
+        raise StartupError(f"cannot read admin_password_file {path}: {why}") from error
     except InvalidAccessError as error:
         raise StartupError(f"admin_password_file {path}: {error.message}") from error
     return Secret(password)

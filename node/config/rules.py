@@ -156,7 +156,8 @@ def secret_of(config: NodeConfig) -> bytes:
     try:
         text = path.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise StartupError(f"cannot read cluster_secret_file {path}: {error}") from error
+        why = getattr(error, "strerror", None) or error
+        raise StartupError(f"cannot read cluster_secret_file {path}: {why}") from error
     if not 8 <= len(text) <= 1024:
         raise StartupError(
             f"cluster_secret_file {path} must hold 8 to 1024 characters, not {len(text)}"

@@ -2,7 +2,7 @@
 
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -65,11 +65,11 @@ def _from_file(path: Path) -> dict[str, object]:
     return {name: _parse(name, value, str(path)) for name, value in table.items()}
 
 
-def _meant(name: str) -> str:
+def _meant(name: str, shown: Callable[[str], str] = str) -> str:
     import difflib  # noqa: PLC0415 - only on the way to a refusal
 
     close = difflib.get_close_matches(name.lower().replace("-", "_"), OPTIONS, n=1)
-    return f" (did you mean {close[0]!r}?)" if close else ""
+    return f" (did you mean {shown(close[0])!r}?)" if close else ""
 
 
 def _is_foreign(variable: str) -> bool:
@@ -83,7 +83,9 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, object]:
             continue
         name = variable.removeprefix(ENVIRONMENT_PREFIX).lower()
         if name not in OPTIONS or variable != variable_of(name):
-            raise StartupError(f"environment: unknown variable {variable}{_meant(name)}")
+            raise StartupError(
+                f"environment: unknown variable {variable}{_meant(name, variable_of)}"
+            )
         result[name] = _parse(name, value, f"environment variable {variable}")
     return result
 

@@ -170,7 +170,10 @@ class PeerListener:
             )
             self._socket = bind(*found[0])
         except OSError as error:
-            raise StartupError(f"cannot listen on peer address {host}:{port}: {error}") from error
+            raise StartupError(
+                f"cannot listen on peer address {host}:{port}: {error.strerror or error}; free the port, or give "
+                "another --peer-listen"
+            ) from error
         loop.add_reader(self._socket, self._on_readable)
 
     async def stop(self) -> None:

@@ -232,9 +232,25 @@ def _context(protocol: int, name: str, certificate: Path, key: Path) -> Renewabl
         context.load_cert_chain(certificate, key)
     except OSError as error:
         raise StartupError(
-            f"{name}_cert_file {certificate} and {name}_key_file {key}: {error}"
+            f"{name}_cert_file {certificate} and {name}_key_file {key}: {_told(error)}"
         ) from error
     return context
+
+
+_TOLD = {
+    "KEY_VALUES_MISMATCH": "the key does not belong to the certificate",
+    "NO_CERTIFICATE_OR_CRL_FOUND": "the file holds no certificate; give a PEM file",
+}
+"""OpenSSL's reasons in the words of an operator. Other reasons are shown as they are."""
+
+
+def _told(error: OSError) -> str:
+    if isinstance(error, ssl.SSLError):
+        # Python then says "PEM lib", which names neither the file nor the fault.
+        if error.reason in {None, "PEM_LIB"}:
+            return "these are not a certificate and its unencrypted key; give PEM files"
+        return _TOLD.get(error.reason, str(error))
+    return error.strerror or str(error)
 
 
 def _trust(context: ssl.SSLContext, name: str, authority: Path) -> None:
@@ -242,5 +258,5 @@ def _trust(context: ssl.SSLContext, name: str, authority: Path) -> None:
     try:
         context.load_verify_locations(cafile=authority)
     except OSError as error:
-        raise StartupError(f"{name} {authority}: {error}") from error
+        raise StartupError(f"{name} {authority}: {_told(error)}") from error
     context.verify_mode = ssl.CERT_REQUIRED

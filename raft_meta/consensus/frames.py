@@ -404,7 +404,10 @@ class Handshake:
                 peer,
             )
         if peer.node_id == mine.node_id:
-            raise PeerRefusedError(f"the peer uses this node's own id {mine.node_id}", peer)
+            raise PeerRefusedError(
+                f"the peer uses this node's own id {mine.node_id}: give each node another node_id",
+                peer,
+            )
 
     def _send(self, message: bytes) -> None:
         self._outgoing += _LENGTH.pack(len(message)) + message

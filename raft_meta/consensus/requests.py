@@ -130,7 +130,12 @@ class Requests:
         if self._withdraw(request) and request.command is not None:
             self._answer(request, FateUnknownError(f"no majority answered {within}"))
         else:
-            self._answer(request, NoQuorumError(f"no majority or no Raft leader {within}"))
+            self._answer(
+                request,
+                NoQuorumError(
+                    f"no majority of the metadata quorum answered {within}: start the nodes that are down"
+                ),
+            )
         self.deliver()
 
     def _withdraw(self, request: Request) -> bool:

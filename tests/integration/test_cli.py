@@ -88,7 +88,11 @@ def test_a_bad_topic_is_refused_in_one_line(cluster, words, complaint):
         (("topics", "describe", "no-such"), 4, "'no-such' does not exist"),
         (("topics", "alter", "wrong", "--partitions", "1"), 1, "give a number above"),
         (("topics", "alter", "wrong", "--replication-factor", "4"), 64, "there are 3"),
-        (("partitions", "move", "wrong", "-p", "0", "--to", "1,9"), 1, "not registered: 9; registered are 1"),
+        (
+            ("partitions", "move", "wrong", "-p", "0", "--to", "1,9"),
+            1,
+            "not registered: 9; registered are 1",
+        ),
         (("partitions", "lead", "wrong", "-p", "7", "--by", "1"), 4, "no partition 7"),
         (("nodes", "remove", "1"), 1, "is a voter of the metadata quorum, which it cannot leave"),
         (("nodes", "drain", "9", "--yes"), 4, "Node 9 is not registered"),

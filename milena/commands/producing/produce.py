@@ -317,7 +317,8 @@ def report_trouble(tally: ProduceTally, *, is_named: bool) -> int:
     if tally.first_failure is not None:
         line, error = tally.first_failure
         resume = _how_to_resume(tally, line, is_named=is_named)
-        click.echo(f"milena: line {line} was not acknowledged: {told(error)}; {resume}", err=True)
+        why = told(error).removesuffix(".")
+        click.echo(f"milena: line {line} was not acknowledged: {why}; {resume}", err=True)
         return exit_code(error)
     if tally.bad_line is not None and not tally.skipped:
         click.echo(
@@ -339,6 +340,8 @@ def _how_to_resume(tally: ProduceTally, line: int, *, is_named: bool) -> str:
         return f"{written}: to go on, repeat the run with the same --name"
     if tally.is_aborted or tally.unsent_line != line or tally.failed > 1:
         return written
+    if not tally.written:
+        return f"{written}: correct the cause, and repeat the run"
     return f"{written}, all from lines before it: to go on, give the input from line {line} on (tail -n +{line})"
 
 

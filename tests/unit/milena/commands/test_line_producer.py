@@ -8,7 +8,9 @@ import pytest
 from milena.commands.producing.line_producer import LineOptions, LineProducer
 from milena.commands.producing.line_source import BadSourceError
 from milena.commands.producing.lines import LINE_BYTES_MAX, LineRule
+from milena.commands.producing.produce import report_trouble
 from milena.commands.producing.tally import ProduceTally
+from milena.commands.target import EXIT_REFUSED
 from milena.errors import BadRecordError, NotNowError, UnreachableError
 from milena.producing.deliveries import DeliveryRun
 from tests.support.time.fake_clock import FakeClock
@@ -184,6 +186,29 @@ async def test_the_first_record_that_was_not_acknowledged_is_named(how):
     assert tally.failed == 1
     assert tally.acknowledged == (1 if how == "refuse" else 2)
     assert tally.summary_json(1000)["first_failed_line"] == 2
+
+
+@pytest.mark.parametrize(
+    ("acknowledged", "said"),
+    [
+        (0, "no such name; 0 records written: correct the cause, and repeat the run"),
+        (
+            2,
+            "no such name; 2 records written, all from lines before it: to go on, give the input from line 3 on",
+        ),
+    ],
+)
+def test_a_refused_line_says_how_to_go_on(acknowledged, said, capsys):
+    line = acknowledged + 1
+    tally = ProduceTally(
+        lines=line,
+        acknowledged=acknowledged,
+        failed=1,
+        first_failure=(line, BadRecordError("no such name.")),
+        unsent_line=line,
+    )
+    assert report_trouble(tally, is_named=False) == EXIT_REFUSED
+    assert f"milena: line {line} was not acknowledged: {said}" in capsys.readouterr().err
 
 
 async def test_a_source_that_breaks_loses_nothing_of_what_it_gave():

@@ -103,7 +103,7 @@ def test_a_file_that_is_missing_is_refused(tmp_path: Path):
         ("MILENA_PEERS", "a:1", "'a:1' is not ID=HOST:PORT"),
         ("MILENA_PEERS", "0=a:1", "'0' is not a node id"),
         ("MILENA_PEERS", "1=a:1,1=b:1,2=c:1", "node id 1 stands there twice"),
-        ("MILENA_NODEID", "1", "unknown variable MILENA_NODEID (did you mean 'node_id'?)"),
+        ("MILENA_NODEID", "1", "unknown variable MILENA_NODEID (did you mean 'MILENA_NODE_ID'?)"),
         ("MILENA_node_id", "1", "unknown variable MILENA_node_id"),
     ],
 )

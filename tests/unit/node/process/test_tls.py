@@ -160,13 +160,20 @@ def test_clients_of_the_api_are_asked_for_a_certificate_only_when_an_authority_i
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        ({"tls_cert_file": "none.pem", "tls_key_file": "none.key"}, "tls_cert_file none.pem"),
+        (
+            {"tls_cert_file": "none.pem", "tls_key_file": "none.key"},
+            "tls_cert_file none.pem and tls_key_file none.key: No such file or directory$",
+        ),
+        (
+            {"tls_cert_file": str(FILES / "README.md"), "tls_key_file": str(FILES / "README.md")},
+            "README.md: these are not a certificate and its unencrypted key; give PEM files$",
+        ),
         (
             {
                 "tls_cert_file": str(FILES / "cluster.pem"),
                 "tls_key_file": str(FILES / "stranger.key"),
             },
-            "stranger.key",
+            "stranger.key: the key does not belong to the certificate$",
         ),
         (
             {
@@ -174,7 +181,7 @@ def test_clients_of_the_api_are_asked_for_a_certificate_only_when_an_authority_i
                 "tls_key_file": str(FILES / "cluster.key"),
                 "tls_client_ca_file": str(FILES / "README.md"),
             },
-            "tls_client_ca_file",
+            "tls_client_ca_file .*README.md: the file holds no certificate; give a PEM file$",
         ),
     ],
 )
