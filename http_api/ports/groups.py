@@ -37,7 +37,8 @@ def each_partition(partitions: PartitionsByTopic) -> list[TopicPartition]:
 def no_consumer(group: str, instance: str) -> ConsumerNotFoundError:
     """Return the error for a missing REST consumer, and for a consumer that the caller may not use."""
     return ConsumerNotFoundError(
-        f"group {group!r} has no consumer {instance!r}: it was never made, was deleted, or not heard of for too long"
+        f"group {group!r} has no consumer {instance!r}: it was never created, was deleted, or sent no request for too "
+        f"long; create it again with POST /consumers/{group}"
     )
 
 

@@ -40,7 +40,7 @@ async def find_partition(call: Call) -> tuple[Topic, int, Partition]:
 def no_such_partition(topic: Topic, partition: int) -> PartitionNotFoundError:
     """Return the error for a partition that the topic does not have."""
     return PartitionNotFoundError(
-        f"topic '{topic.name}' has {topic.partition_count} partitions; there is no {partition}"
+        f"topic '{topic.name}' has partitions 0 to {topic.partition_count - 1}, not {partition}"
     )
 
 

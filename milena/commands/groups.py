@@ -136,7 +136,10 @@ def reset_group(
         missing = {(topic, n) for topic in names for n in numbers} - {r[:2] for r in every}
         if missing:
             topic, number = min(missing)
-            raise NoSuchPartitionError(f"topic {topic} has no partition {number}")
+            count = sum(row.topic == topic for row in every)
+            raise NoSuchPartitionError(
+                f"topic '{topic}' has partitions 0 to {count - 1}, not {number}"
+            )
         return await _resettable(client, group, dry_run=dry_run), [
             row for row in every if not numbers or row.partition in numbers
         ]

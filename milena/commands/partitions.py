@@ -80,7 +80,7 @@ def lead(target: ClusterTarget, topic: str, number: int, node_id: int, is_json: 
         partition = next((p for p in found if p.partition == number), None)
         if partition is None:
             raise NoSuchPartitionError(
-                f"topic {topic} has no partition {number}: they are 0 to {len(found) - 1}"
+                f"topic '{topic}' has partitions 0 to {len(found) - 1}, not {number}"
             )
         if node_id not in partition.replicas:
             raise click.UsageError(

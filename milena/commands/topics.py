@@ -307,7 +307,9 @@ def _chosen(topic: TopicView, partitions: Sequence[int], *, is_one_needed: bool)
     there = [p.partition for p in topic.partitions]
     missing = [p for p in partitions if p not in there]
     if missing:
-        raise NoSuchPartitionError(f"topic {topic.name} has no partition {missing[0]}")
+        raise NoSuchPartitionError(
+            f"topic '{topic.name}' has partitions 0 to {len(there) - 1}, not {missing[0]}"
+        )
     if is_one_needed and not partitions and len(there) > 1:
         raise click.UsageError(
             f"topic {topic.name} has {len(there)} partitions, each with offsets of its own: say --partition"

@@ -29,5 +29,5 @@ def check_partition(topic: Topic, partition: int) -> None:
 def no_partition(topic: Topic, partition: int) -> PartitionNotFoundError:
     """Return the error for a partition that the topic does not have."""
     return PartitionNotFoundError(
-        f"topic {topic.name} has partitions 0 to {topic.partition_count - 1}, not {partition}"
+        f"topic '{topic.name}' has partitions 0 to {topic.partition_count - 1}, not {partition}"
     )

@@ -689,7 +689,9 @@ class PartitionRunner:
                 raise NotReadyError(f"{self.name}: the new leader does not know its log end yet")
             if not has_lease:
                 raise NotReadyError(f"{self.name}: this leader is cut off from the metadata quorum")
-            raise OffsetOutOfRangeError(f"offset {offset} of {self.name} is above its end, {end}")
+            raise OffsetOutOfRangeError(
+                f"offset {offset} of {self.name} is above its end, {end}: give an offset from {start} to {end}"
+            )
 
     async def wait_readable(
         self, offset: int, timeout_ms: int, *, is_uncommitted: bool = False

@@ -310,7 +310,7 @@ def test_records_for_a_partition_that_is_missing_are_found_before_or_where_they_
 @pytest.mark.parametrize(
     ("words", "code", "complaint"),
     [
-        (("-p", "3"), 4, b"no partition 3: they are 0 to 0"),
+        (("-p", "3"), 4, b"has partitions 0 to 0, not 3"),
         (("no-such-file",), 64, b"no-such-file"),
         (("--gzip",), 1, b"cannot read standard input: it is not, or no longer, gzip"),
         (("--key-separator", "=", "--key-field", "a"), 64, b"one of --key-separator and"),

@@ -245,7 +245,7 @@ async def _partitions(client: Client, options: ConsumeOptions) -> Sequence[int]:
     for partition in options.partitions:
         if partition >= count:
             raise NoSuchPartitionError(
-                f"topic {options.topic} has no partition {partition}: they are 0 to {count - 1}"
+                f"topic '{options.topic}' has partitions 0 to {count - 1}, not {partition}"
             )
     return options.partitions or range(count)
 

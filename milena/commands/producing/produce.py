@@ -287,7 +287,7 @@ async def check_place(client: Client, topic: str, partition: int | None) -> int 
         return None
     if partition is not None and partition >= count:
         raise NoSuchPartitionError(
-            f"topic {topic} has no partition {partition}: they are 0 to {count - 1}"
+            f"topic '{topic}' has partitions 0 to {count - 1}, not {partition}"
         )
     return count
 

@@ -186,6 +186,7 @@ def _check_superuser_left(before: Image, after: Image) -> None:
     if before.access_mode != words.AccessMode.OFF and not _superusers(after):
         raise LastSuperuserError(
             "This is the last superuser with a password: no user could administer the cluster any more."
+            " Create another one first."
         )
 
 

@@ -118,7 +118,7 @@ async def test_the_preferred_leader_comes_first_and_the_others_stay(api, milena)
     ("words", "code", "told"),
     [
         (("-p", "0", "--by", "4"), 64, "node 4 holds no replica of t-0; these do: 1,2,3"),
-        (("-p", "5", "--by", "1"), 4, "has no partition 5: they are 0 to 0"),
+        (("-p", "5", "--by", "1"), 4, "topic 't' has partitions 0 to 0, not 5"),
     ],
 )
 async def test_a_leader_without_a_replica_is_refused(api, milena, words, code, told):
@@ -307,7 +307,7 @@ async def test_several_topics_are_reset_and_no_partition_that_was_not_named(api,
     ("words", "code", "told"),
     [
         (("--shift-by", "1"), 1, "no committed offset to shift"),
-        (("--to-offset", "1", "-p", "7"), 4, "topic t has no partition 7"),
+        (("--to-offset", "1", "-p", "7"), 4, "topic 't' has partitions 0 to 1, not 7"),
         (("--to-offset", "1", "--shift-by", "1"), 64, "give one of"),
     ],
 )
