@@ -26,6 +26,7 @@ from node.consumers import consumer_service, consumer_sessions, records_call
 from node.groups import members, subscriptions
 from node.groups.classic import state as classic_state
 from node.kafka import connection as kafka_connection
+from node.kafka import fetch_sessions
 from node.metrics import exposition, history
 from raft_meta.machine import bounds, producers, transactions
 from raft_meta.machine.access import access, quotas
@@ -83,6 +84,8 @@ FIXED: dict[str, tuple[ModuleType, str]] = {
     "session of a Kafka client's member": (classic_state, "SESSION_MS_MAX"),
     "protocols of a Kafka client's member": (group_rules, "PROTOCOLS_MAX"),
     "assignments of a Kafka client's group": (group_rules, "ASSIGNMENT_BYTES_MAX"),
+    "fetch sessions of a node's Kafka clients": (fetch_sessions, "SESSIONS_MAX"),
+    "partitions of all fetch sessions of a node": (fetch_sessions, "PARTITIONS_MAX"),
     "REST consumers": (group_rules, "CONSUMERS_MAX"),
     "REST consumers of a user": (v2_consumers, "CONSUMERS_PER_PRINCIPAL_MAX"),
     "calls of a REST consumer that wait": (consumer_sessions, "CALLS_PER_CONSUMER_MAX"),

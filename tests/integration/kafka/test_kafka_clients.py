@@ -309,7 +309,9 @@ def test_a_node_without_the_library_says_what_to_install(tmp_path: Path) -> None
     assert "pip install 'milena-node[kafka]'" in done.stderr
 
 
-@pytest.mark.parametrize("place", [0, 1, 2], ids=["confluent-kafka", "kafka-python", "aiokafka"])
+@pytest.mark.parametrize(
+    "place", range(4), ids=["confluent-kafka", "kafka-python", "aiokafka", "consumer protocol"]
+)
 def test_the_programs_of_the_page_print_what_they_wrote(
     cluster: LocalCluster, place: int, tmp_path: Path
 ) -> None:
