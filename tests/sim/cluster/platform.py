@@ -17,6 +17,7 @@ import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -34,6 +35,7 @@ from node import wiring
 from node.control import controller, membership
 from node.metadata import store as metadata
 from node.metadata import topic_settings
+from node.metadata.audit_lines import AuditLines
 from node.peers import link as peer_link
 from node.peers import port as peer
 from node.peers import sockets as peer_sockets
@@ -260,6 +262,11 @@ def _patches(scheduler: Scheduler, wires: Wires) -> list[tuple[object, str, obje
         _running(scheduler).ports = ports
         return _ApiRunner()
 
+    def audit_lines(path: Path | None, *, mark: Path) -> AuditLines:
+        # The class would write the mark to the disk of the machine that runs the simulation.
+        del mark
+        return AuditLines(path)
+
     def touch(target: object, name: str, value: object, assign: Any = object.__setattr__) -> None:
         assign(target, name, value)
         process = scheduler.current
@@ -274,6 +281,7 @@ def _patches(scheduler: Scheduler, wires: Wires) -> list[tuple[object, str, obje
         (driver, "threading", SimpleNamespace(Thread=_Thread)),
         (wiring, "OsFiles", lambda: _running(scheduler).files),
         (wiring, "ThreadPoolExecutor", _Pool),
+        (wiring, "AuditLines", audit_lines),
         (wiring, "die", die),
         (wiring, "uuid", SimpleNamespace(uuid4=new_id)),
         (wiring, "socket", sockets),

@@ -23,6 +23,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--partitions", type=int, default=default.partitions)
     parser.add_argument("--members", type=int, default=default.members)
     parser.add_argument("--consumers", type=int, default=default.consumers)
+    parser.add_argument("--kafka", type=int, default=default.kafka, help="members by KIP-848")
     parser.add_argument("--faults", default="", help="kinds, comma separated; default: drawn")
     parser.add_argument("--keep-going", action="store_true", help="not only to the first failure")
     parser.add_argument("--log", action="store_true", help="what the nodes say")
@@ -38,6 +39,7 @@ def main() -> int:
         partitions=parsed.partitions,
         members=parsed.members,
         consumers=parsed.consumers,
+        kafka=parsed.kafka,
         kinds=tuple(filter(None, parsed.faults.split(","))),
     )
     if parsed.log:

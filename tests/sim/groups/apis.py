@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from http_api.ports.groups import (
     Heartbeat,
     HeartbeatAnswer,
+    KafkaHeartbeat,
     NewConsumer,
     OffsetToCommit,
     Seek,
@@ -25,6 +26,8 @@ from milena.model.errors import (
     StaleMemberEpochError,
 )
 from milena.model.requests import FetchRequest
+from node.groups import heartbeat_rules
+from raft_meta.machine.groups.coordinators import coordinator_of
 from tests.sim.cluster.world import TOPIC
 from tests.support.groups.members import Assigned, Beat, FencedError, RefusedError, UnknownError
 from tests.support.groups.rest_members import GoneError
@@ -58,10 +61,15 @@ class SimCalls:
             raise RefusedError("no node runs")
         return self._world.rng.choice(running)
 
-    async def _ask(self, make: Callable[[Ports], Coroutine[Any, Any, T]]) -> T:
+    async def _ask(
+        self,
+        make: Callable[[Ports], Coroutine[Any, Any, T]],
+        process: "NodeProcess | None" = None,
+    ) -> T:
+        """Ask a node; ``process`` None: any one."""
         try:
             async with asyncio.timeout(PATIENCE_S):
-                return await self._some_node().ask(make)
+                return await (process or self._some_node()).ask(make)
         except TimeoutError as error:
             raise UnknownError("no answer") from error
         except FateUnknownError as error:
@@ -150,6 +158,54 @@ class SimGroupApi(SimCalls):
             return records_of(result.batches, result.start_offset, result.high_watermark)
 
         return [value for _, value in await self._ask(ask)]
+
+
+class SimKafkaGroupApi(SimGroupApi):
+    """An implementation of ``GroupApi`` by Kafka's consumer protocol (KIP-848), at the group's coordinator alone.
+
+    A static member has its place as instance id. It leaves for good, or says that it is away.
+    """
+
+    def __init__(
+        self, world: "World", group: str, *, assignor: str, session_s: float, is_static: bool
+    ) -> None:
+        super().__init__(world, group, assignor=assignor, session_s=session_s)
+        self._is_static = is_static
+
+    async def heartbeat(self, beat: Beat) -> Assigned:
+        """Join, stay, leave, or be away."""
+        is_new = beat.epoch == heartbeat_rules.JOIN
+        epoch = beat.epoch
+        if epoch == heartbeat_rules.LEAVE and self._is_static and self._world.rng.random() < 0.7:
+            epoch = heartbeat_rules.AWAY
+        sent = KafkaHeartbeat(
+            group_id=self.group,
+            member_id=beat.member,
+            member_epoch=epoch,
+            instance_id=beat.member.rpartition("-")[0] if self._is_static else None,
+            topics=(TOPIC,) if is_new else None,
+            assignor=self._assignor if is_new else None,
+            session_timeout_ms=self._session_ms if is_new else None,
+            rebalance_timeout_ms=2 * self._session_ms if is_new else None,
+            owned=((TOPIC, tuple(sorted(beat.owned))),) if beat.owned else (),
+        )
+        answer = await self._ask_coordinator(sent)
+        return Assigned(
+            epoch=answer.member_epoch,
+            generation=answer.generation,
+            interval_ms=answer.heartbeat_interval_ms,
+            assignment=frozenset(partition for _, partition in each_partition(answer.assignment)),
+            pending=frozenset(partition for _, partition in each_partition(answer.pending)),
+        )
+
+    async def _ask_coordinator(self, sent: KafkaHeartbeat) -> HeartbeatAnswer:
+        found = coordinator_of(self._world.checker.newest_image(), self.group)
+        machine = None if found is None else self._world.machines.get(found)
+        process = None if machine is None else machine.process
+        if process is None or process.node is None or process.ports is None:
+            raise RefusedError("no coordinator runs")
+        members = process.node.groups.server_members
+        return await self._ask(lambda _: members.heartbeat(sent), process)
 
 
 class SimRestApi(SimCalls):

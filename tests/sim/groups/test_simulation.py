@@ -9,7 +9,7 @@ import pytest
 
 from tests.sim.groups.world import GroupOptions, run_group_world
 from tests.sim.seeds import found, seeds
-from tests.support.groups.history import Commit, Fate, Processed
+from tests.support.groups.history import Answered, Commit, Fate, Processed
 
 FOUND = Path(__file__).with_name("seeds.txt")
 SHORT = GroupOptions(seconds=8.0)
@@ -24,6 +24,16 @@ def test_groups_keep_their_promises_under_faults(seed: int) -> None:
         assert sum(len(e.values) for e in processed) >= sum(troop.history.ends.values()) > 0
         commits = [e for e in troop.history.of(Commit) if isinstance(e, Commit)]
         assert any(e.fate is Fate.OK for e in commits)
+
+
+@pytest.mark.parametrize("seed", seeds(2, quick=1))
+def test_members_by_http_and_by_kafka_share_a_group_under_faults(seed: int) -> None:
+    options = GroupOptions(seconds=8.0, members=1, kafka=3, consumers=0)
+    world = run_group_world(seed, options)
+    assert world.problems == [], [*world.lines, options.command(seed)]
+    history = world.clients.troops[0].history
+    answered = {e.member[:2] for e in history.of(Answered) if isinstance(e, Answered)}
+    assert answered == {"m0", "k0", "k1", "k2"}
 
 
 @pytest.mark.parametrize(("seed", "why"), found(FOUND))

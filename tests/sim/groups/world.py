@@ -16,7 +16,7 @@ from tests.sim.cluster.clients import Clients
 from tests.sim.cluster.invariants import Checker, ViolationError
 from tests.sim.cluster.machine import NodeProcess
 from tests.sim.cluster.world import TOPIC, Options, World
-from tests.sim.groups.apis import SimGroupApi, SimRestApi
+from tests.sim.groups.apis import SimGroupApi, SimKafkaGroupApi, SimRestApi
 from tests.support.groups.checker import violations
 from tests.support.groups.history import GroupHistory
 from tests.support.groups.members import Clock, Habits, Member, RefusedError, UnknownError
@@ -31,12 +31,16 @@ NO_OFFSETS: Map[PartitionKey, CommittedOffset] = Map()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupOptions(Options):
-    """The parameters of a run. ``members`` are in the first group, ``consumers`` are REST consumers in the second."""
+    """The parameters of a run. ``members`` are in the first group, ``consumers`` are REST consumers in the second.
+
+    ``kafka``: members of the first group that use Kafka's consumer protocol; every second one is static.
+    """
 
     partitions: int = 4
     parts: tuple[str, ...] | None = ()
     members: int = 4
     consumers: int = 3
+    kafka: int = 0
 
     def command(self, seed: int) -> str:
         """Return the command that replays a run."""
@@ -44,7 +48,7 @@ class GroupOptions(Options):
         default = GroupOptions()
         words += [
             f"--{name} {getattr(self, name):g}"
-            for name in ("nodes", "seconds", "partitions", "members", "consumers")
+            for name in ("nodes", "seconds", "partitions", "members", "consumers", "kafka")
             if getattr(self, name) != getattr(default, name)
         ]
         if self.kinds:
@@ -100,6 +104,25 @@ class GroupClients(Clients):
         if options.consumers:
             self._enlist(
                 1, Member("x0", mixed, self.troops[1].history, clock, Random(rng.random()), habits)
+            )
+        for number in range(options.kafka):
+            kafka = SimKafkaGroupApi(
+                world,
+                "members",
+                assignor=rng.choice(("sticky", "range")),
+                session_s=habits.session_s,
+                is_static=number % 2 == 1,
+            )
+            self._enlist(
+                0,
+                Member(
+                    f"k{number}",
+                    kafka,
+                    self.troops[0].history,
+                    clock,
+                    Random(rng.random()),
+                    habits,
+                ),
             )
 
     def _enlist(self, troop: int, member: Member | RestMember) -> None:
