@@ -28,7 +28,7 @@ from node.groups.group_writer import GroupContext, GroupWriter, moved
 from node.groups.member_sessions import GroupSessions
 from node.groups.rebalance import Leave, MemberChange, Release
 from node.groups.rest_members import release
-from raft_meta.machine.image import Group, GroupMember, PartitionKey
+from raft_meta.machine.image import Group, GroupMember, PartitionKey, PartitionSet
 from raft_meta.machine.topics import partition_sets
 
 logger = logging.getLogger(__name__)
@@ -255,15 +255,29 @@ class CoordinatedGroup:
 
     def _released(self, heartbeat: Heartbeat, known: GroupMember) -> Release | None:
         """Return the release of the partitions that the member has given back by this heartbeat, if any."""
-        if heartbeat.owned is None:
+        owned = self._owned(heartbeat)
+        if owned is None:
             return None
-        owned = self._context.names.to_ids(heartbeat.owned)
         gone = self.sessions.given_back(known, heartbeat.member_epoch, owned)
         if not gone:
             return None
         return Release(
             member_id=known.member_id, member_epoch=heartbeat.member_epoch, partitions=gone
         )
+
+    def _owned(self, heartbeat: Heartbeat) -> PartitionSet | None:
+        """Return the partitions that the member works on; None: it has not said so.
+
+        A member of Kafka names them only if they have changed, or after an error. So a new coordinator hears of them
+        once, before its first response, and must remember them until the next heartbeat.
+        """
+        member_id, epoch = heartbeat.member_id, heartbeat.member_epoch
+        if heartbeat.owned is not None:
+            owned = self._context.names.to_ids(heartbeat.owned)
+            self.sessions.named(member_id, epoch, owned)
+            return owned
+        is_kafka = isinstance(heartbeat, KafkaHeartbeat)
+        return self.sessions.last_named(member_id, epoch) if is_kafka else None
 
     async def _take_in(self, member_id: str, changes: Sequence[MemberChange]) -> None:
         known = self._member(member_id)

@@ -27,6 +27,8 @@ class MemberSession:
     """Since when the member has partitions to give back."""
     told: tuple[int, PartitionSet] | None = None
     is_here: bool = False
+    owned: tuple[int, PartitionSet] | None = None
+    """The epoch and partitions that a member of Kafka has named last; it names them again only if they have changed."""
     is_away: bool = False
     """Whether a static member has said that it stops, and may come back under another id."""
 
@@ -91,6 +93,22 @@ class GroupSessions:
         if session is None or member is None or not session.is_away:
             return False
         return now_ms < session.heard_ms + member.session_ms
+
+    def named(self, member_id: str, epoch: int, owned: PartitionSet) -> None:
+        """Note the partitions that a member of Kafka says it works on."""
+        session = self._sessions.get(member_id)
+        if session is not None:
+            session.owned = (epoch, owned)
+
+    def last_named(self, member_id: str, epoch: int) -> PartitionSet | None:
+        """Return the partitions that a member has named last, if that was under this epoch; else None.
+
+        Within an epoch, the partitions that a member works on only shrink. So what it named stays true.
+        """
+        session = self._sessions.get(member_id)
+        if session is None or session.owned is None or session.owned[0] != epoch:
+            return None
+        return session.owned[1]
 
     def told(self, member: GroupMember) -> None:
         """Note that the member gets a response with its present epoch and assignment."""

@@ -10,6 +10,7 @@ from http_api.ports.groups import (
     KafkaHeartbeat,
     NewConsumer,
     OffsetToCommit,
+    PartitionsByTopic,
     Seek,
     each_partition,
 )
@@ -171,6 +172,8 @@ class SimKafkaGroupApi(SimGroupApi):
     ) -> None:
         super().__init__(world, group, assignor=assignor, session_s=session_s)
         self._is_static = is_static
+        self._said: dict[str, frozenset[int]] = {}
+        """The partitions that each member has named last. It names them again if they change, and after an error."""
 
     async def heartbeat(self, beat: Beat) -> Assigned:
         """Join, stay, leave, or be away."""
@@ -187,9 +190,13 @@ class SimKafkaGroupApi(SimGroupApi):
             assignor=self._assignor if is_new else None,
             session_timeout_ms=self._session_ms if is_new else None,
             rebalance_timeout_ms=2 * self._session_ms if is_new else None,
-            owned=((TOPIC, tuple(sorted(beat.owned))),) if beat.owned else (),
+            owned=self._changed(beat, is_new=is_new),
         )
-        answer = await self._ask_coordinator(sent)
+        try:
+            answer = await self._ask_coordinator(sent)
+        except Exception:
+            self._said.pop(beat.member, None)
+            raise
         return Assigned(
             epoch=answer.member_epoch,
             generation=answer.generation,
@@ -197,6 +204,12 @@ class SimKafkaGroupApi(SimGroupApi):
             assignment=frozenset(partition for _, partition in each_partition(answer.assignment)),
             pending=frozenset(partition for _, partition in each_partition(answer.pending)),
         )
+
+    def _changed(self, beat: Beat, *, is_new: bool) -> PartitionsByTopic | None:
+        if not is_new and self._said.get(beat.member) == beat.owned:
+            return None
+        self._said[beat.member] = beat.owned
+        return ((TOPIC, tuple(sorted(beat.owned))),) if beat.owned else ()
 
     async def _ask_coordinator(self, sent: KafkaHeartbeat) -> HeartbeatAnswer:
         found = coordinator_of(self._world.checker.newest_image(), self.group)

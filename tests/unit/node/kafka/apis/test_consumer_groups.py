@@ -250,6 +250,39 @@ async def test_partitions_of_a_member_that_is_away_are_free_for_others_at_once()
 
 
 @virtual
+async def test_a_new_coordinator_believes_what_a_member_said_once() -> None:
+    # Clients name their partitions only if these have changed, and after an error.
+    async with cluster_of() as cluster:
+        client = await started(cluster)
+        await beat(client)
+        second = await beat(client, member_id="m2")
+        kept = assigned(cluster, await beat(client, member_epoch=1))
+        former = cluster.nodes[1].groups.classic.find_coordinator("g")
+        assert former is not None
+        await cluster.kill(former)
+        node = cluster.any
+        await cluster.until(lambda: node.groups.classic.find_coordinator("g") != former)
+        now = node.groups.classic.find_coordinator("g")
+        assert now is not None
+        await cluster.until(lambda: cluster.nodes[now].groups.calls.coordinates("g"))
+        client = client_of(cluster.nodes[now])
+        said = {
+            "topic_partitions": [
+                {
+                    "topic_id": uuid.UUID(hex=node.metadata.image.topic_ids["t"]),
+                    "partitions": [number for _, number in kept],
+                }
+            ]
+        }
+        told = await beat(client, member_epoch=1, **said)
+        assert (told.error_code, told.member_epoch) == (0, 1)
+        await beat(client, member_epoch=1)
+        got = await beat(client, member_id="m2", member_epoch=second.member_epoch)
+        (topic,) = got.assignment.topic_partitions
+        assert len(topic.partitions) == len(ALL) // 2
+
+
+@virtual
 async def test_members_commit_under_their_epoch_what_they_hold() -> None:
     async with cluster_of() as cluster:
         client = await started(cluster)
