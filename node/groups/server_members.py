@@ -8,7 +8,6 @@ from collections.abc import Callable
 
 from http_api.ports.groups import HeartbeatAnswer, KafkaHeartbeat
 from milena.model.errors import GroupNotFoundError, StaleMemberEpochError
-from node.config.budgets import BARRIER_MS
 from node.groups.classic.service import unknown_member
 from node.groups.coordinator import GroupCoordinator
 from node.groups.coordinator_calls import CoordinatorCalls
@@ -51,15 +50,15 @@ class ServerMembers:
         self._calls.check(heartbeat.group_id)
         return await self._coordinator.on_heartbeat(heartbeat)
 
-    async def describe(self, group_id: str) -> Group:
+    def describe(self, group_id: str) -> Group:
         """Return the group with its members.
 
         Raises:
             GroupNotFoundError: there is no such group, or it is none of this kind.
         """
+        # All changes of the group's members are proposed here, so this node's image has each one that was answered.
         self._calls.check(group_id)
-        image = await self._metadata.barrier(timeout_ms=BARRIER_MS)
-        group = image.groups.get(group_id)
+        group = self._metadata.image.groups.get(group_id)
         if group is None or not is_server_group(group):
             raise GroupNotFoundError(
                 f"group {group_id!r} does not exist, or does not use the consumer protocol"

@@ -209,7 +209,7 @@ async def _describe(services: KafkaServices, call: KafkaCall) -> Body:
             call.rights.authorize(Operation.DESCRIBE, ResourceType.GROUP, (group_id,))
             if request.include_authorized_operations:
                 operations = call.rights.operations(ResourceType.GROUP, group_id)
-            found = await services.members.describe(group_id)
+            found = services.members.describe(group_id)
         except MilenaError as error:
             code = invalid_group(group_id) or member_code_of(error)
             message = error.message[:MESSAGE_LENGTH_MAX]
