@@ -15,6 +15,7 @@ from node.kafka.apis import (
     producers,
     sasl,
     topics,
+    transaction_views,
     transactions,
 )
 from node.kafka.apis.api import Api
@@ -27,6 +28,7 @@ _SERVED: tuple[Api, ...] = (
     *metadata.APIS,
     *producers.APIS,
     *transactions.APIS,
+    *transaction_views.APIS,
     *cluster.APIS,
     *configs.APIS,
     *partitions.APIS,

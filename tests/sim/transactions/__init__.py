@@ -1,0 +1,1 @@
+"""Transactions of Kafka clients in a cluster under faults."""
