@@ -28,7 +28,7 @@ from node.groups.classic import state as classic_state
 from node.kafka import connection as kafka_connection
 from node.kafka import fetch_sessions
 from node.metrics import exposition, history
-from raft_meta.machine import bounds, producers, transactions
+from raft_meta.machine import bounds, producers, transactional_ids, transactions
 from raft_meta.machine.access import access, quotas
 from raft_meta.machine.groups import group_rules
 from raft_meta.machine.topics import topics
@@ -67,6 +67,10 @@ FIXED: dict[str, tuple[ModuleType, str]] = {
     "writes in one `POST /transactions`": (request_shapes, "WRITES_MAX"),
     "partitions and offsets of a transaction": (transactions, "ITEMS_PER_TRANSACTION_MAX"),
     "timeout of a transaction": (client_requests, "TRANSACTION_TIMEOUT_MS_MAX"),
+    "metadata of all offsets in a Kafka client's transaction": (
+        transactional_ids,
+        "METADATA_BYTES_MAX",
+    ),
     "open transactions in a partition": (open_transactions, "OPEN_MAX"),
     "aborted transactions in a partition": (open_transactions, "ABORTED_MAX"),
     "groups": (group_rules, "GROUPS_MAX"),
@@ -115,6 +119,7 @@ INTERNAL = {
     access: {"GRANTS_PER_TOKEN_MAX", "VERIFIERS_MAX", "VERIFIER_LENGTH_MAX", "NOTE_LENGTH_MAX"},
     quotas: {"AMOUNT_MAX"},
     topics: set(),
+    transactional_ids: {"TIMEOUT_MS_MAX", "ITEMS_MAX", "ENLISTMENTS_PER_COMMAND_MAX"},
     transactions: {"ENDS_PER_COMMAND_MAX", "MARKERS_PER_COMMAND_MAX", "ENDINGS_MAX"},
 }  # fmt: skip
 """Limits of the replicated state that no client meets, or that another row has."""
@@ -123,6 +128,11 @@ INTERNAL = {
 def parsed(value: str) -> int:
     number, _, unit = value.partition(" ")
     return int(number.replace(",", "")) * UNITS[unit]
+
+
+def test_transactions_of_both_interfaces_have_the_same_limits() -> None:
+    assert transactional_ids.TIMEOUT_MS_MAX == client_requests.TRANSACTION_TIMEOUT_MS_MAX
+    assert transactional_ids.ITEMS_MAX == transactions.ITEMS_PER_TRANSACTION_MAX
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0])

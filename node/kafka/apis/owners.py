@@ -132,6 +132,7 @@ OWNERS: Mapping[int, Owner] = {
     14: _of_group,
     15: _of_groups("groups"),
     23: _of_epochs,
+    28: _of_group,
     32: _of_configs,
     42: _of_groups("groups_names"),
     47: _of_group,
