@@ -159,7 +159,7 @@ def _init(image: Image, index: int, now_ms: WallMs, command: InitTransactionalId
                 f"Name '{name}' belongs to a producer of the HTTP API; choose another transactional id."
             )
         image = producers.with_named(image, name, now_ms, command.principal)
-        return _new_client(image, index, command, None)
+        return _new_client(image, index, command)
     if command.producer_id >= 0:
         client_row(image, name, command.producer_id)
         if command.producer_epoch == row.former_epoch:
@@ -168,19 +168,18 @@ def _init(image: Image, index: int, now_ms: WallMs, command: InitTransactionalId
     image = producers.used_again(image, name, now_ms, principal=command.principal)
     if row.is_open:
         image = _abort(image, row)
-        row = replace(ended(row, index), last=producers.ABORTED)
+        row = ended(row, index)
     if row.producer_epoch + 1 >= PRODUCER_EPOCH_MAX:
-        return _new_client(image, index, command, row)
+        return _new_client(image, index, command)
     after = replace(
         raised(row, index, is_own=command.producer_id >= 0),
         timeout_ms=command.timeout_ms,
+        last="",
     )
     return Outcome(with_rows(image, {name: after}), (after.producer_id, after.producer_epoch))
 
 
-def _new_client(
-    image: Image, index: int, command: InitTransactionalId, former: KafkaTransactionalId | None
-) -> Outcome:
+def _new_client(image: Image, index: int, command: InitTransactionalId) -> Outcome:
     """Give a client a new producer id: it is the first one, or the epochs of its former id are used up."""
     row = KafkaTransactionalId(
         name=command.name,
@@ -190,7 +189,6 @@ def _new_client(
         former_epoch=-1,
         timeout_ms=command.timeout_ms,
         began_ms=WallMs(0),
-        last="" if former is None else former.last,
     )
     image = replace(image, next_producer_id=image.next_producer_id + 1)
     return Outcome(with_rows(image, {row.name: row}), (row.producer_id, 0))

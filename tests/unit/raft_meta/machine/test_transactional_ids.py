@@ -79,6 +79,17 @@ class TestInit:
         refused = cluster.try_init(client=first)
         assert isinstance(refused, StaleProducerEpochError)
 
+    def test_a_client_that_begins_has_no_earlier_transaction(
+        self, cluster: KafkaTransactionCluster
+    ) -> None:
+        """Otherwise its first end would look like a repeated end of its predecessor."""
+        client = cluster.init()
+        cluster.enlist(client, 0)
+        cluster.commit_kafka({0: 3})
+        assert row_of(cluster).last == "committed"
+        cluster.init()
+        assert row_of(cluster).last == ""
+
     def test_a_fenced_client_gets_no_epoch(self, cluster: KafkaTransactionCluster) -> None:
         first = cluster.init()
         cluster.init()

@@ -19,9 +19,11 @@ from milena.model.requests import Acks
 from node.kafka.batches import in_transaction, stored
 from node.metadata.topic_settings import topic_settings
 from node.services.transactions import transactional_ids
+from node.services.transactions.lookup import LedExtent
 from node.services.transactions.transactional_ids import KafkaProducer, TransactionalIds
 from raft_meta.machine import commands as c
-from raft_meta.machine.image import PartitionKey
+from raft_meta.machine.image import PartitionKey, TransactionExtent
+from storage.state.transactions import Identity
 from tests.support.clusters.nodes import Cluster, cluster_of
 from tests.support.clusters.transacting import read
 from tests.support.disk.kafka_batches import KafkaRecord, encoded, numbered
@@ -117,15 +119,8 @@ async def test_an_enlistment_waits_for_a_leader_that_does_not_answer(
 ) -> None:
     """Its image may still have an earlier transaction of the client open, and take the records into that."""
     monkeypatch.setattr(transactional_ids, "LEADERS_MS", 300)
-    async with writers() as (cluster, tx):
-        peer = cluster.nodes[1].transactional_ids._peer
+    async with writers() as (_, tx):
         asked: list[int] = []
-
-        class Deaf:
-            """The other nodes, of which one never hears the question."""
-
-            def __getattr__(self, name: str) -> object:
-                return getattr(peer, name)
 
         async def ask(
             peers: object, broker_id: int, call: object, request: object, *, timeout_ms: float
@@ -212,6 +207,31 @@ async def test_a_leader_change_while_the_commit_is_made_loses_nothing() -> None:
         await tx.write("a")
         cluster.heal()
         assert await tx.end(node_id=3) == tx.client
+        await settled(cluster)
+        assert await read(cluster, 1, "t") == ["a"]
+
+
+@virtual
+async def test_a_former_leader_without_the_records_does_not_hide_them() -> None:
+    """It does not know its successor. The commit would not name the partition, so no leader epoch would show it."""
+    async with writers() as (cluster, tx):
+        await tx.enlist("t")
+        await tx.write("a")
+        service = tx.at(1)
+        ask = service._lookup.extent
+        asked: list[bool] = []
+
+        async def extent(
+            extent: TransactionExtent, identity: Identity, *, is_bound: bool
+        ) -> LedExtent:
+            asked.append(is_bound)
+            if len(asked) == 1:
+                return LedExtent(-1, 0, 0)
+            return await ask(extent, identity, is_bound=is_bound)
+
+        service._lookup.extent = extent  # type: ignore[method-assign]
+        assert await tx.end() == tx.client
+        assert asked == [True, False, True]
         await settled(cluster)
         assert await read(cluster, 1, "t") == ["a"]
 
