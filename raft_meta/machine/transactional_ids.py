@@ -26,8 +26,10 @@ from milena.model.errors import (
     GroupNotEmptyError,
     InvalidProducerError,
     InvalidRequestError,
+    MemberNotFoundError,
     PartitionNotFoundError,
     RequestTooLargeError,
+    StaleMemberEpochError,
     StaleProducerEpochError,
     StaleVersionError,
     TopicNotFoundError,
@@ -45,9 +47,10 @@ from raft_meta.machine.commands import (
     TransactionEnd,
 )
 from raft_meta.machine.copies import replace
-from raft_meta.machine.groups import offsets
+from raft_meta.machine.groups import group_rules, offsets
 from raft_meta.machine.image import (
     AllocatedProducer,
+    Group,
     Image,
     KafkaTransactionalId,
     PartitionKey,
@@ -55,6 +58,7 @@ from raft_meta.machine.image import (
     Topic,
 )
 from raft_meta.machine.outcome import Outcome
+from raft_meta.machine.topics import partition_sets
 from raft_meta.machine.topics.configs import TopicSettings
 
 TransactionalIdCommand = InitTransactionalId | EnlistInTransactions
@@ -341,7 +345,7 @@ def commits_of(image: Image, row: KafkaTransactionalId) -> tuple[GroupCommit, ..
     """Return the staged offsets as commits.
 
     They were checked when they were staged, and later members of a classic group wait for their end (KIP-447). Members
-    of server groups may not wait, so the commits of such a group are checked again.
+    of server groups may not wait. So a member of such a group must still hold the partitions, under any epoch.
 
     Raises:
         MilenaError: as ``check_staged``.
@@ -368,9 +372,25 @@ def commits_of(image: Image, row: KafkaTransactionalId) -> tuple[GroupCommit, ..
         )
         group = image.groups.get(group_id)
         if group is not None and group.members:
-            check_staged(image, commit)
+            _check_holder(image, group, commit)
         commits.append(commit)
     return tuple(commits)
+
+
+def _check_holder(image: Image, group: Group, commit: GroupCommit) -> None:
+    if commit.member_id is None:
+        check_staged(image, commit)
+        return
+    member = group_rules.member_of(group, commit.member_id)
+    if member is None:
+        raise MemberNotFoundError(
+            f"Group {group.group_id} has no member {commit.member_id}, or no longer: join again."
+        )
+    held = frozenset(partition_sets.keys_of(member.held))
+    if not all((offset.topic_id, offset.partition) in held for offset in commit.offsets):
+        raise StaleMemberEpochError(
+            f"Member {commit.member_id} of group {group.group_id} no longer holds all partitions of its offsets."
+        )
 
 
 def ended(row: KafkaTransactionalId, index: int) -> KafkaTransactionalId:

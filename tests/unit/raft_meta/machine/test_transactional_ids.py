@@ -256,6 +256,31 @@ class TestEnlist:
         assert outcome(cluster, own) is NotCommitted.ABORTED
         assert "g" not in cluster.image.offsets
 
+    def test_a_member_of_a_server_group_keeps_its_offsets_under_a_later_epoch(
+        self, cluster: KafkaTransactionCluster
+    ) -> None:
+        """A rebalance amid the transaction raises the epoch. The member still holds the partition."""
+        client = cluster.init()
+        held = ((TOPIC_ID, (0,)),)
+        cluster.alter("g", 1, [member("m", epoch=1, held=held, target=held)])
+        good = commit_of("g", {0: 5}, member_id="m", member_epoch=1)
+        assert cluster.stage(client, good) == ("",)
+        later = [member("m", epoch=2, held=held, target=held), member("n", epoch=2)]
+        assert cluster.alter("g", 2, later).error is None
+        assert cluster.commit_kafka({}) == ("",)
+        assert cluster.image.offsets["g"][TOPIC_ID, 0].offset == 5
+
+    def test_a_member_of_a_server_group_that_lost_the_partition_commits_nothing(
+        self, cluster: KafkaTransactionCluster
+    ) -> None:
+        client = cluster.init()
+        held = ((TOPIC_ID, (0,)),)
+        cluster.alter("g", 1, [member("m", epoch=1, held=held, target=held)])
+        assert cluster.stage(client, commit_of("g", {0: 5}, member_id="m", member_epoch=1)) == ("",)
+        assert cluster.alter("g", 2, [member("m", epoch=2)]).error is None
+        assert cluster.commit_kafka({}) == ("stale_member_epoch",)
+        assert "g" not in cluster.image.offsets
+
     def test_a_deleted_topic_leaves_the_transaction(self, cluster: KafkaTransactionCluster) -> None:
         cluster.create(((1, 2, 3),), name="gone", topic_id="2" * 32)
         client = cluster.init()
