@@ -126,6 +126,9 @@ class ReadsPort(Protocol):
             ReplicaDamagedError: the requested records are damaged, and no other replica could be read.
         """
 
+    def fetch_at_once(self, request: FetchRequest) -> FetchResult | None:
+        """Return what ``fetch`` would return, if there are records and nothing has to be waited for; else None."""
+
     async def doubt(self, doubt: Doubt) -> None:
         """Report damaged records, so that the replica is checked soon. Several reports cause one check.
 

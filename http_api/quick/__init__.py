@@ -1,1 +1,1 @@
-"""Fast paths that bypass the web framework: small writes with a known head, and refusals of bad credentials."""
+"""Fast paths that bypass the web framework: writes and fetches with a known head, and refusals of bad credentials."""

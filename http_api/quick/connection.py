@@ -86,12 +86,17 @@ class QuickConnection(SeparateRequests):
         if self.transport is not None:
             self.transport.pause_reading()
 
-    def finish_quick(self, answer: bytes) -> None:
-        """Send the response of a request that bypassed aiohttp, and continue with held bytes."""
+    def finish_quick(self, answer: bytes, large: bytes = b"") -> None:
+        """Send the response of a request that bypassed aiohttp, and continue with held bytes.
+
+        ``large`` is the rest of the response if a copy behind ``answer`` would cost more than a second buffer.
+        """
         self._quick = None
         if self.transport is None:
             return
-        if answer:
+        if large:
+            self.transport.writelines((answer, large))
+        elif answer:
             self.transport.write(answer)
         if self._close:
             self.transport.close()  # the server is stopping

@@ -5,6 +5,9 @@ the lane remembers the result under the bytes of the head. A later request takes
 arrived completely, and its connection is idle. The lane then passes the body to the node directly, and writes the
 response when the node calls back. There is no request object, no parsing of headers, and no task.
 
+A reader that fetches stored batches sends the same head, too, except for its query. The lane remembers such a head
+without the query. It responds if the records are in memory.
+
 **Every other request goes the usual way**, through aiohttp and the dispatcher. Examples are an unknown head, a body
 that arrives in pieces, a request behind another one, and an invalid body. The lane has not changed anything before it
 gives up a request, so the usual way finds the same error again and reports it.
@@ -14,6 +17,7 @@ log, errors in the API's envelope, and no response for a client that has disconn
 """
 
 import asyncio
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -27,12 +31,13 @@ from http_api.access.callers import OPEN, Caller
 from http_api.access.certificates import ClientCertificate
 from http_api.access.needs import Access
 from http_api.protocol.answers import SERVER
+from http_api.protocol.media import BATCH_TYPE
 from http_api.quick.parsed_head import ParsedHead
 from http_api.quick.separate_requests import HEAD_END
 from http_api.serving.connections import Closable
 from http_api.serving.dispatch import Dispatcher
 from http_api.serving.endpoint import QuickHandler, Route
-from http_api.serving.plain_answer import encode_answer
+from http_api.serving.plain_answer import COPIED_BYTES_MAX, encode_answer, encode_head
 from http_api.serving.quotas import Payer, payer_of
 from http_api.serving.unknown import CONDITIONS, TRANSACTION_HEADER, check_query
 from milena.model.errors import MilenaError
@@ -49,6 +54,9 @@ BODY_BYTES_MAX = 32 << 10
 _KEY_NAME = "idempotency-key"
 _KEY_LINE = b"\r\nIdempotency-Key: "
 """The header in its common spelling. With another spelling, the request goes the usual way."""
+
+_PLAIN_QUERY = re.compile(r"[A-Za-z0-9_.=&-]*")
+"""A query without escapes, which means the same to every parser. With others, the request goes the usual way."""
 
 _TELLING = frozenset(
     {
@@ -90,8 +98,8 @@ class Resting(Closable, Protocol):
     def peername(self) -> object:
         """The client's address, as the transport gives it."""
 
-    def finish_quick(self, answer: bytes) -> None:
-        """End the request in progress, and send ``answer``, which may be empty."""
+    def finish_quick(self, answer: bytes, large: bytes = b"") -> None:
+        """End the request in progress, and send ``answer`` and ``large``, which may be empty."""
 
 
 class QuickRequest:
@@ -153,11 +161,11 @@ class QuickRequest:
         shared.connections.rest(self._connection)
         # Status 499 is nginx's for "the client closed the connection". There is no response to send.
         status = 499
-        answer = b""
+        answer = large = b""
         if not done.cancelled():
-            status, answer = self._answer(done)
+            status, answer, large = self._answer(done)
         # Send the response before metrics and the access log, so that the client does not wait for them.
-        self._connection.finish_quick(answer)
+        self._connection.finish_quick(answer, large)
         seconds = asyncio.get_running_loop().time() - self._started_s
         dispatcher.observe(head.route, status, seconds)
         if dispatcher.is_logged(status):
@@ -174,20 +182,22 @@ class QuickRequest:
             # No response was sent. Close the connection, as after a cancelled handler, so that no client waits for one.
             self._connection.force_close()
 
-    def _answer(self, done: Pending[Any]) -> tuple[int, bytes]:
+    def _answer(self, done: Pending[Any]) -> tuple[int, bytes, bytes]:
         handler = self._head.handler
         own = {"X-Request-Id": self._request_id, "Server": SERVER}
         try:
-            body = handler.encode(done.result())
+            result = done.result()
+            body = handler.encode(result)
         except Exception as error:  # noqa: BLE001 - the last resort of a server: never half an answer
             return self._refusal(error, own)
-        if handler.headers:
-            own.update(handler.headers)
-        return 200, encode_answer(200, "OK", body, handler.content_type, own)
+        own.update(handler.headers_of(result))
+        if len(body) > COPIED_BYTES_MAX:
+            return 200, encode_head(200, "OK", len(body), handler.content_type, own), body
+        return 200, encode_answer(200, "OK", body, handler.content_type, own), b""
 
-    def _refusal(self, error: Exception, own: Mapping[str, str]) -> tuple[int, bytes]:
+    def _refusal(self, error: Exception, own: Mapping[str, str]) -> tuple[int, bytes, bytes]:
         refusal = self._dispatcher.failure(error, self._head.route, self._request_id)
-        return refusal.status, encode_refusal(refusal, own)
+        return refusal.status, encode_refusal(refusal, own), b""
 
 
 def encode_refusal(refusal: web.Response, own: Mapping[str, str]) -> bytes:
@@ -215,6 +225,34 @@ def without_key(raw: bytes) -> tuple[bytes, str | None]:
     if end < 0:
         end = len(raw)
     return raw[:at] + raw[end:], raw[begin:end].decode("latin-1")
+
+
+def without_query(raw: bytes) -> tuple[bytes, str | None]:
+    """Return the head of a ``GET`` without its query, and the query; None without one."""
+    end = raw.find(b" HTTP/1.1\r\n")
+    at = raw.find(b"?", 0, max(end, 0))
+    if at < 0:
+        return raw, None
+    return raw[:at] + raw[end:], raw[at + 1 : end].decode("latin-1")
+
+
+def without_varying(raw: bytes) -> tuple[bytes, str | None]:
+    """Return the head of a request without the part that differs between requests, and that part."""
+    return without_query(raw) if raw.startswith(b"GET ") else without_key(raw)
+
+
+def _is_clear(message: ParsedHead, *, has_varying: bool) -> bool:
+    """Return whether the lane knows all headers of a head, and may keep its connection open."""
+    if message.version != HttpVersion11 or message.should_close:
+        return False
+    names = {name.lower() for name in message.headers}
+    # Without repeated headers, there are as many names as headers. Only the usual way can judge repeated ones.
+    if names & _TELLING or len(names) != len(message.headers):
+        return False
+    if message.method == "GET":
+        return _KEY_NAME not in names
+    # An idempotency key may be written in another way than ``without_key`` knows.
+    return "content-type" in names and (_KEY_NAME in names) == has_varying
 
 
 def remote_of(peername: object) -> str | None:
@@ -249,24 +287,10 @@ class QuickLane:
         Returns:
             The request, or None: it must go the usual way, and the lane has done nothing.
         """
-        end = data.find(HEAD_END)
-        # Look for the whole head first, and remove an idempotency key only if it is unknown. To search every head for a
-        # key made writes without one an eighth slower.
-        known, idempotency_key = (_identity(connection), data[:end]), None
-        head = self._heads.get(known)
-        if head is None:
-            raw, idempotency_key = without_key(data[:end])
-            known = (_identity(connection), raw)
-            head = self._heads.get(known)
-        # The bytes must be exactly one request. If there are fewer, the body is still arriving. If there are more, they
-        # may be another request, which must wait for this one.
-        if head is None or len(data) - end - len(HEAD_END) != head.body_bytes:
+        found = self._find(connection, data)
+        if found is None:
             return None
-        # Check this for every request. Otherwise a caller could continue to use a right after it was revoked
-        # (docs/guarantees.md).
-        if not self._is_still(head.caller, connection):
-            del self._heads[known]
-            return None
+        head, varying, body = found
         in_flight = self._dispatcher.shared.in_flight
         started_s = asyncio.get_running_loop().time()
         holder = head.caller.known_principal or remote_of(connection.peername) or ""
@@ -281,7 +305,7 @@ class QuickLane:
         # of the event loop, whose context is shared by all callers.
         asked = on_behalf.principal.set(head.caller.known_principal)
         try:
-            result = head.handler.start(data[end + len(HEAD_END) :], idempotency_key)
+            result = head.handler.start(body, varying)
         except MilenaError:
             return None  # the usual way finds the same fault and says what is wrong
         except Exception as error:  # noqa: BLE001 - answered as any; some of it may be written, so it is not tried again
@@ -289,12 +313,48 @@ class QuickLane:
             result.set_exception(error)
         finally:
             on_behalf.principal.reset(asked)
+        if result is None:
+            return None
         # Charge only now. A request that was given up above is charged by the usual way.
         if payer is not None:
             self._quotas.charge(payer, started_s, requests=1, bytes_in=head.body_bytes)
         return QuickRequest(
             self._dispatcher, connection, head, result, started_s=started_s, holder=holder
         )
+
+    def _find(self, connection: Resting, data: bytes) -> tuple[Head, str | None, bytes] | None:
+        """Return what is known of the request's head, its varying part, and the body; None: go the usual way."""
+        end = data.find(HEAD_END)
+        # Look for the whole head first, and remove the varying part only if it is unknown. To search every head for a
+        # key made writes without one an eighth slower.
+        known, varying = (_identity(connection), data[:end]), None
+        head = self._heads.get(known)
+        if head is None:
+            raw, varying = without_varying(data[:end])
+            known = (_identity(connection), raw)
+            head = self._heads.get(known)
+        # The bytes must be exactly one request. If there are fewer, the body is still arriving. If there are more, they
+        # may be another request, which must wait for this one.
+        if head is None or len(data) - end - len(HEAD_END) != head.body_bytes:
+            return None
+        # Check this for every request. Otherwise a caller could continue to use a right after it was revoked
+        # (docs/guarantees.md).
+        if not self._is_still(head.caller, connection):
+            del self._heads[known]
+            return None
+        if head.method == "GET" and not self._can_judge(head, varying or ""):
+            return None
+        return head, varying, data[end + len(HEAD_END) :]
+
+    def _can_judge(self, head: Head, query: str) -> bool:
+        """Return whether the query of a fetch is valid and plain, and no quota counts the bytes of its response."""
+        if self._quotas.is_on or _PLAIN_QUERY.fullmatch(query) is None:
+            return False
+        try:
+            check_query(head.route, query)
+        except MilenaError:
+            return False
+        return True
 
     def refuse(self, error: BaseException) -> bytes:
         """Report an unexpected error before a request was recognised; return the response for the client."""
@@ -326,7 +386,11 @@ class QuickLane:
 
     def learn(self, raw: bytes, message: ParsedHead, body_bytes: int, connection: Resting) -> None:
         """Remember a head that the parser has just read from ``raw``, if the lane supports it."""
-        if message.method != "POST" or len(raw) > HEAD_BYTES_MAX or body_bytes > BODY_BYTES_MAX:
+        if len(raw) > HEAD_BYTES_MAX or body_bytes > BODY_BYTES_MAX:
+            return
+        # Of the many requests with ``GET``, look only at those that can be fetches of stored batches.
+        is_fetch = message.method == "GET" and message.headers.get("Accept") == BATCH_TYPE
+        if message.method != "POST" and not (is_fetch and not body_bytes):
             return
         # The number of lines must be the number of headers that the parser found. With a folded line or a bare LF,
         # these bytes could mean something else to the parser.
@@ -338,18 +402,10 @@ class QuickLane:
     def _remember(
         self, raw: bytes, message: ParsedHead, body_bytes: int, connection: Resting
     ) -> None:
-        raw, idempotency_key = without_key(raw)
+        raw, varying = without_varying(raw)
         known = (_identity(connection), raw)
-        if known in self._heads:
+        if known in self._heads or not _is_clear(message, has_varying=varying is not None):
             return
-        if message.version != HttpVersion11 or message.should_close:
-            return
-        names = {name.lower() for name in message.headers}
-        # Without repeated headers, there are as many names as headers. Only the usual way can judge repeated ones.
-        if names & _TELLING or "content-type" not in names or len(names) != len(message.headers):
-            return
-        if (_KEY_NAME in names) != (idempotency_key is not None):
-            return  # it is written in another way
         try:
             found = self._read(message, connection)
         except (MilenaError, web.HTTPException):

@@ -173,14 +173,19 @@ class ProduceHead:
         # A retry must also have the same format and partition, or the same bytes would mean other records.
         return idempotency_of(key, body, scope=scope, meaning=f"{self.format}:{self.partition}:")
 
-    def start(self, body: bytes, key: str | None) -> Pending[Sequence[ProduceReceipt]]:
+    def start(self, body: bytes, varying: str | None) -> Pending[Sequence[ProduceReceipt]]:
         """Decode and append a small body at once."""
         records = at_once(self.decode(body))
-        return self.append(records, self.idempotency(key, body))
+        return self.append(records, self.idempotency(varying, body))
 
     def encode(self, receipts: Sequence[ProduceReceipt]) -> bytes:
         """Return the body of the response."""
         return encode_receipts(receipts)
+
+    def headers_of(self, receipts: Sequence[ProduceReceipt]) -> Mapping[str, str]:
+        """Return the headers of a successful response."""
+        del receipts
+        return self.headers
 
 
 def read_head(

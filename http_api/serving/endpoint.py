@@ -31,16 +31,14 @@ class QuickHandler(Protocol):
     content_type: str
     """The media type of the responses."""
 
-    headers: Mapping[str, str]
-    """Headers of successful responses; usually empty."""
+    def start(self, body: bytes, varying: str | None) -> "Pending[Any] | None":
+        """Check the caller's rights to the resources in the body, and pass the request to the node.
 
-    def start(self, body: bytes, key: str | None) -> "Pending[Any]":
-        """Check the caller's rights to the resources in the body, and pass the body to the node.
-
-        ``key`` is the idempotency key, or None.
+        ``varying`` is the part of the head that differs between requests, or None: the idempotency key of a ``POST``,
+        the query of a ``GET``. The result is None if this request has to go the usual way. Nothing was done then.
 
         Raises:
-            MilenaError: the body is invalid, or the caller does not have the rights. Nothing was done.
+            MilenaError: the request is invalid, or the caller does not have the rights. Nothing was done.
         """
 
     def encode(self, result: Any, /) -> bytes:  # noqa: ANN401  (what ``start`` brought)
@@ -49,6 +47,9 @@ class QuickHandler(Protocol):
         Raises:
             MilenaError: the request failed; send this error.
         """
+
+    def headers_of(self, result: Any, /) -> Mapping[str, str]:  # noqa: ANN401  (what ``start`` brought)
+        """Return further headers of a successful response; usually none."""
 
 
 Prepare = Callable[

@@ -13,7 +13,7 @@ from aiohttp.abc import AbstractStreamWriter
 from aiohttp.helpers import rfc822_formatted_time
 from aiohttp.http import HttpVersion11
 
-_COPIED_BYTES_MAX = 16 << 10
+COPIED_BYTES_MAX = 16 << 10
 """The largest body that is copied behind the head. For larger ones, a copy costs more than a second write."""
 
 
@@ -21,12 +21,13 @@ def encode_answer(
     status: int, phrase: str, body: bytes, content_type: str, headers: Mapping[str, str]
 ) -> bytes:
     """Return a whole HTTP/1.1 response. ``headers`` must have no line breaks."""
-    return _encode_head(status, phrase, len(body), content_type, headers) + body
+    return encode_head(status, phrase, len(body), content_type, headers) + body
 
 
-def _encode_head(
+def encode_head(
     status: int, phrase: str, body_bytes: int, content_type: str, headers: Mapping[str, str]
 ) -> bytes:
+    """Return the head of an HTTP/1.1 response, with the empty line. ``headers`` must have no line breaks."""
     head = (
         f"HTTP/1.1 {status} {phrase}\r\nContent-Type: {content_type}\r\nContent-Length: {body_bytes}\r\n"
         f"Date: {rfc822_formatted_time()}\r\n"
@@ -74,8 +75,8 @@ class PlainAnswer(web.StreamResponse):
         if not is_common or super().keep_alive is False:
             return await self._send_with_care(request)
         self._is_sent = True
-        head = _encode_head(200, "OK", len(self.body), self._type, self.headers)
-        if len(self.body) <= _COPIED_BYTES_MAX:
+        head = encode_head(200, "OK", len(self.body), self._type, self.headers)
+        if len(self.body) <= COPIED_BYTES_MAX:
             await request.writer.write(head + self.body)
             return None
         transport = request.transport

@@ -287,6 +287,7 @@ V2_ROUTES = (
         tag=Tag.RECORDS,
         errors=_FETCH_ERRORS,
         topic_missing_code=fetch.MISSING_ON_FETCH,
+        prepare=fetch.prepare_fetch,
     ),
     route(
         "POST /topics/{topic}/partitions/{partition}/records",

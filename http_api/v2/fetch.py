@@ -1,18 +1,21 @@
 """v2: stateless fetch of one partition's records."""
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from aiohttp import web
 
+from http_api.access.callers import Caller
 from http_api.describing.params import ChoiceParam, IntegerParam, Param, ParamPlace, text_param
 from http_api.describing.schemas import integer_text, parse_query
 from http_api.formats import arrow
 from http_api.formats.answers import RecordsBody, Wanted, encode_records
 from http_api.formats.envelope import parse_time
-from http_api.ports.node import ApiLimits
+from http_api.ports.node import ApiLimits, Ports
 from http_api.protocol.media import (
+    BATCH_TYPE,
     RecordFormat,
     RecordsType,
     StreamFraming,
@@ -23,12 +26,13 @@ from http_api.protocol.media import (
 from http_api.records.conditions import etag
 from http_api.records.topic_tags import EXAMPLE, PATTERN
 from http_api.serving.call import Call
-from http_api.serving.lookup import partition_number
+from http_api.serving.lookup import parse_partition, partition_number
 from http_api.serving.plain_answer import PlainAnswer
 from http_api.shapes.blocks import text
 from http_api.streaming.answer import stream_answer
 from http_api.v2.record_source import RecordSource, parse_event_id
 from milena.model.errors import MalformedRequestError
+from milena.model.pending import Pending
 from milena.model.requests import Doubt, FetchRequest, FetchResult
 
 MISSING_ON_FETCH = 40402
@@ -196,17 +200,7 @@ async def fetch_records(call: Call) -> web.StreamResponse:
     type_ = stream_type(_records_type(call.header("Accept"), options.format), options.is_following)
     last_id = call.header(LAST_EVENT_ID.name)
     resumed = parse_event_id(last_id) if last_id else None
-    limits = call.ports.limits
-    request = FetchRequest(
-        topic=topic,
-        partition=partition,
-        offset=options.offset,
-        timestamp_ms=options.timestamp_ms,
-        max_bytes=min(options.max_bytes, limits.fetch_bytes_max),
-        timeout_ms=min(options.timeout_ms, limits.fetch_wait_ms_max),
-        is_local=options.is_local,
-        is_uncommitted=options.is_uncommitted,
-    )
+    request = _request(call.ports.limits, topic, partition, options)
     if type_.format is RecordFormat.ARROW:
         arrow.check_available()
     if type_.framing is not None:
@@ -216,16 +210,7 @@ async def fetch_records(call: Call) -> web.StreamResponse:
             topic_tag = resumed.topic_tag
         return await _stream(call, request, options, type_.framing, topic_tag)
     result = await call.ports.reads.fetch(request)
-    wanted = Wanted(
-        topic=topic,
-        partition=partition,
-        type=type_,
-        count=options.count,
-        is_verified=options.is_verified,
-        has_faults=options.format is not None,
-        # ``bytes_max`` limits the decompressed size, which may be far above the stored size.
-        bytes_max=limits.fetch_bytes_max,
-    )
+    wanted = _wanted(call.ports.limits, request, options, type_)
     records = await _encode(result, wanted)
     if records.damaged_at is not None:
         doubt = Doubt(
@@ -238,6 +223,91 @@ async def fetch_records(call: Call) -> web.StreamResponse:
         if records.is_barren:
             raise doubt.error
     return fetch_answer(result, records)
+
+
+def _request(limits: ApiLimits, topic: str, partition: int, options: FetchOptions) -> FetchRequest:
+    return FetchRequest(
+        topic=topic,
+        partition=partition,
+        offset=options.offset,
+        timestamp_ms=options.timestamp_ms,
+        max_bytes=min(options.max_bytes, limits.fetch_bytes_max),
+        timeout_ms=min(options.timeout_ms, limits.fetch_wait_ms_max),
+        is_local=options.is_local,
+        is_uncommitted=options.is_uncommitted,
+    )
+
+
+def _wanted(
+    limits: ApiLimits, request: FetchRequest, options: FetchOptions, type_: RecordsType
+) -> Wanted:
+    return Wanted(
+        topic=request.topic,
+        partition=request.partition,
+        type=type_,
+        count=options.count,
+        is_verified=options.is_verified,
+        has_faults=options.format is not None,
+        # ``bytes_max`` limits the decompressed size, which may be far above the stored size.
+        bytes_max=limits.fetch_bytes_max,
+    )
+
+
+class FetchHead:
+    """Fetches of stored batches that differ only in their query; for the quick lane."""
+
+    content_type = BATCH_TYPE
+
+    def __init__(self, ports: Ports, topic: str, partition: int) -> None:
+        self._ports = ports
+        self._topic = topic
+        self._partition = partition
+
+    def start(
+        self, body: bytes, varying: str | None
+    ) -> Pending[tuple[FetchResult, RecordsBody]] | None:
+        """Read records that are in memory. The usual way waits, reads the disk, asks other nodes and finds errors."""
+        del body
+        options, limits = parse_options(varying or ""), self._ports.limits
+        type_ = stream_type(_records_type(BATCH_TYPE, options.format), options.is_following)
+        request = _request(limits, self._topic, self._partition, options)
+        if type_.format is not RecordFormat.BATCH or request.max_bytes > _THREAD_BYTES_MIN:
+            return None
+        result = self._ports.reads.fetch_at_once(request)
+        if result is None:
+            return None
+        records = encode_records(result, _wanted(limits, request, options, type_))
+        if records.damaged_at is not None:
+            return None
+        found: Pending[tuple[FetchResult, RecordsBody]] = Pending()
+        found.set_result((result, records))
+        return found
+
+    def encode(self, found: tuple[FetchResult, RecordsBody]) -> bytes:
+        """Return the body of the response."""
+        return found[1].body
+
+    def headers_of(self, found: tuple[FetchResult, RecordsBody]) -> Mapping[str, str]:
+        """Return the partition's offsets and the next offset."""
+        return dict(_offset_headers(*found))
+
+
+def prepare_fetch(
+    ports: Ports,
+    caller: Caller,
+    names: Mapping[str, str],
+    raw_query: str,
+    headers: Mapping[str, str],
+) -> FetchHead | None:
+    """Return a handler for the quick lane; None if the client asks for another type than stored batches.
+
+    Raises:
+        MilenaError: the head is invalid.
+    """
+    del caller, raw_query
+    if headers.get("accept") != BATCH_TYPE:
+        return None
+    return FetchHead(ports, names["topic"], parse_partition(names))
 
 
 def _records_type(accept: str, format_: RecordFormat | None) -> RecordsType:
@@ -284,18 +354,18 @@ def _last_stable_offset(result: FetchResult) -> int:
     return result.high_watermark if known is None else known
 
 
+def _offset_headers(result: FetchResult, records: RecordsBody) -> list[tuple[str, str]]:
+    return [
+        ("Milena-Start-Offset", str(result.start_offset)),
+        ("Milena-Next-Offset", str(records.next_offset)),
+        ("Milena-High-Watermark", str(result.high_watermark)),
+        ("Milena-Last-Stable-Offset", str(_last_stable_offset(result))),
+        ("Milena-Log-Start-Offset", str(result.log_start_offset)),
+        ("Milena-Leader-Epoch", str(result.leader_epoch)),
+        etag(result.topic_id, records.next_offset),
+    ]
+
+
 def fetch_answer(result: FetchResult, records: RecordsBody) -> PlainAnswer:
     """Return the response, with the partition's offsets and the next offset in headers."""
-    return PlainAnswer(
-        records.body,
-        records.content_type,
-        headers=[
-            ("Milena-Start-Offset", str(result.start_offset)),
-            ("Milena-Next-Offset", str(records.next_offset)),
-            ("Milena-High-Watermark", str(result.high_watermark)),
-            ("Milena-Last-Stable-Offset", str(_last_stable_offset(result))),
-            ("Milena-Log-Start-Offset", str(result.log_start_offset)),
-            ("Milena-Leader-Epoch", str(result.leader_epoch)),
-            etag(result.topic_id, records.next_offset),
-        ],
-    )
+    return PlainAnswer(records.body, records.content_type, headers=_offset_headers(result, records))

@@ -145,6 +145,41 @@ class ReadService:
     def _node_id(self) -> int:
         return self._metadata.node_id
 
+    def fetch_at_once(self, request: FetchRequest) -> FetchResult | None:
+        """Return records of this copy if they are in memory and no other node has to be asked; else None."""
+        runner, offset = self._at_hand(request), request.offset
+        if runner is None or not isinstance(offset, int) or request.wants_records_end:
+            return None
+        log, is_uncommitted = runner.log, request.is_uncommitted
+        end = runner.readable_end(is_uncommitted=is_uncommitted)
+        has_aborted = not is_uncommitted and bool(log.writers.transactions.aborted)
+        if has_aborted or not log.log_start_offset <= offset < end:
+            return None
+        try:
+            data = runner.read_cached(offset, max_bytes=request.max_bytes, end_offset=end)
+            if not data or first_with_records(data, offset, end) is None:
+                return None
+        except MilenaError:
+            # ``fetch`` finds the same error, and knows what to do.
+            return None
+        is_following = runner.leader is None and not request.is_local
+        if is_following and tally_span(data, offset, end)[1] >= end:
+            # The leader may have more.
+            return None
+        return self._result(runner, request, offset, _Looked(data, end, has_records=True))
+
+    def _at_hand(self, request: FetchRequest) -> PartitionRunner | None:
+        """Return the local replica for a plain request, if it is sound and in the epoch of the image; else None."""
+        image = self._metadata.image
+        topic = image.topic(request.topic)
+        if topic is None or not _is_plain(request):
+            return None
+        state = image.partition(topic.topic_id, request.partition)
+        runner = self._replicas.find(topic.topic_id, request.partition)
+        if state is None or runner is None or runner.is_damaged:
+            return None
+        return runner if runner.leader_epoch >= state.leader_epoch else None
+
     async def fetch(self, request: FetchRequest) -> FetchResult:
         """Read records: here if this replica can serve them, else at the leader."""
         moves = 0

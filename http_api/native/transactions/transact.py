@@ -89,7 +89,6 @@ class TransactHead:
     """The options of a request that its head determines."""
 
     content_type = JSON_TYPE
-    headers: Mapping[str, str] = {}
 
     def __init__(
         self,
@@ -138,9 +137,9 @@ class TransactHead:
             idempotency=idempotency,
         )
 
-    def start(self, body: bytes, key: str | None) -> Pending[TransactionReceipt]:
+    def start(self, body: bytes, varying: str | None) -> Pending[TransactionReceipt]:
         """Pass a small body to the node."""
-        request = at_once(self.decode(body, key))
+        request = at_once(self.decode(body, varying))
         assert self._ask is not None, "made for the lane"
         authorize(self._ask, *_asked(request))
         groups = self._metadata.image.groups
@@ -149,6 +148,11 @@ class TransactHead:
             # caller may create one more.
             raise ForbiddenError("a group that is to be made")
         return in_a_task(self._transactions.transact(request), self._tasks)
+
+    def headers_of(self, receipt: TransactionReceipt) -> Mapping[str, str]:
+        """Return no headers: the body says everything."""
+        del receipt
+        return {}
 
     def encode(self, receipt: TransactionReceipt) -> bytes:
         """Return the body of the response."""

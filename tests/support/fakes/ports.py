@@ -152,6 +152,8 @@ class FakeNode:
         self.batch_keys: list[IdempotencyKey | None] = []
         """The idempotency key of each batch request."""
         self.fetch_requests: list[FetchRequest] = []
+        self.quick_fetches: list[FetchRequest] = []
+        """The fetches that the API passed on without a task, and that were answered."""
         self.doubts: list[Doubt] = []
         self.codec = Codec.NONE
         self.is_ready = True
@@ -468,6 +470,19 @@ class FakeNode:
         start = self._start(log, request)
         if start == log.end_for(request) and request.timeout_ms:
             await self.wait(request.timeout_ms)
+        return self._fetched(log, start, request)
+
+    def fetch_at_once(self, request: FetchRequest) -> FetchResult | None:
+        log = self.logs.get((request.topic, request.partition))
+        offset = request.offset
+        if log is None or "fetch" in self.errors or request.timestamp_ms is not None:
+            return None
+        if not isinstance(offset, int) or not log.log_start_offset <= offset < log.end_for(request):
+            return None
+        self.quick_fetches.append(request)
+        return self._fetched(log, offset, request)
+
+    def _fetched(self, log: FakeLog, start: int, request: FetchRequest) -> FetchResult:
         return FetchResult(
             start_offset=start,
             high_watermark=log.high_watermark,
