@@ -291,7 +291,7 @@ def _secret_of(raw: bytes, check: Callable[[str, str], None]) -> Secret:
         text = raw.decode().rstrip("\r\n")
     except UnicodeDecodeError:
         # The error's own text would show the content.
-        raise ValueError("it is no text") from None
+        raise ValueError("it is not text") from None
     check(text, "it")
     return Secret(text)
 

@@ -37,7 +37,7 @@ def parse_template(text: str) -> tuple[bytes, ...]:
     for letter in parts[1::2]:
         if letter not in _FIELDS:
             told = ", ".join(f"%{one.decode()} {name}" for one, name in _FIELDS.items())
-            raise ValueError(f"'%{letter.decode(errors='replace')}' is no field: use {told}")
+            raise ValueError(f"'%{letter.decode(errors='replace')}' is not a field: use {told}")
     return tuple(parts)
 
 

@@ -144,7 +144,7 @@ class Duration(FiniteRange):
                     value = parse_duration(str(value)) / self._unit_ms
                 except ValueError:
                     self.fail(
-                        f"{value!r} is no time: write 90{self._unit}, 2m or 3d (ms, s, m, h, d, w)",
+                        f"{value!r} is not a time: write 90{self._unit}, 2m or 3d (ms, s, m, h, d, w)",
                         param,
                         ctx,
                     )
@@ -174,7 +174,7 @@ class Number(click.IntRange):
     ) -> int:
         """Return the number."""
         if not re.fullmatch(r"-?[0-9]+", str(value)):
-            self.fail(f"{value!r} is no whole number.", param, ctx)
+            self.fail(f"{value!r} is not a whole number.", param, ctx)
         return int(super().convert(int(value), param, ctx))
 
 

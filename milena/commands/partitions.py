@@ -24,7 +24,7 @@ def _node_ids(ctx: click.Context, parameter: click.Parameter, text: str) -> list
     words = [word.strip() for word in text.split(",")]
     if not all(word.isascii() and word.isdigit() and 0 < int(word) < 1 << 31 for word in words):
         raise click.BadParameter(
-            f"{text!r} is no list of node ids: write 1,2,3", ctx=ctx, param=parameter
+            f"{text!r} is not a list of node ids: write 1,2,3", ctx=ctx, param=parameter
         )
     found = [int(word) for word in words]
     if len(set(found)) < len(found):

@@ -99,7 +99,7 @@ def load_profiles(path: Path) -> ProfileFile:
         found = parse_profiles(text, path)
     except tomllib.TOMLDecodeError as error:
         # The error's text names line and column.
-        raise BadProfileError(f"{path} is no TOML: {error}") from error
+        raise BadProfileError(f"{path} is not TOML: {error}") from error
     has_secret = any(SECRETS & profile.credentials.keys() for profile in found.profiles.values())
     if has_secret and mode & _OTHERS_MAY_READ:
         raise BadProfileError(

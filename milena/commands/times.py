@@ -36,7 +36,7 @@ def parse_duration(text: str) -> int:
     """
     found = _DURATION.fullmatch(text)
     if found is None or int(found[1]) == 0:
-        raise ValueError(f"{text!r} is no duration: write 90d or 12h (ms, s, m, h, d, w)")
+        raise ValueError(f"{text!r} is not a duration: write 90d or 12h (ms, s, m, h, d, w)")
     return int(found[1]) * _UNIT_MS[found[2]]
 
 
@@ -53,7 +53,7 @@ def parse_amount(text: str) -> int:
         amount = Decimal(found[1]) * (1024 if found[3] else 1000) ** power
     if amount != int(amount):
         raise ValueError(
-            f"{text!r} is no whole amount: write 800000, 50M (a million) or 64Ki (1024)"
+            f"{text!r} is not a whole amount: write 800000, 50M (a million) or 64Ki (1024)"
         )
     return int(amount)
 
@@ -63,7 +63,7 @@ def _iso_ms(text: str) -> int:
         moment = datetime.fromisoformat(text)
     except ValueError:
         raise ValueError(
-            f"{text!r} is no time: write 2026-01-31T12:00:00Z, milliseconds since 1970, or -1h "
+            f"{text!r} is not a time: write 2026-01-31T12:00:00Z, milliseconds since 1970, or -1h "
             "(ms, s, m, h, d, w ago)"
         ) from None
     aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)

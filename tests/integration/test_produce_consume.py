@@ -406,9 +406,9 @@ def test_reading_begins_and_ends_where_it_is_told(cluster, numbers, words, expec
     ("words", "code", "complaint"),
     [
         (("--offset", "101"), 1, b"offset 101 is above the end; readable are the offsets from 0"),
-        (("-p", "1"), 4, b"no partition 1"),
+        (("-p", "1"), 4, b"has partitions 0 to 0, not 1"),
         (("--offset", "1", "--last", "1"), 64, b"give one of"),
-        (("--time", "noon"), 64, b"is no time"),
+        (("--time", "noon"), 64, b"is not a time"),
         (("-f", "--order", "time"), 64, b"leave out --follow"),
         (("--format", "xml"), 64, b"--format"),
     ],

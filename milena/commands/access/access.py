@@ -38,7 +38,9 @@ async def _check_superuser(client: AdminClient, user: str | None) -> None:
     named = [found for found in await client.access.users() if found.name == user]
     if not (named and named[0].is_superuser and named[0].password_count):
         who = (
-            "you give no --user" if user is None else f"user {user} is no superuser with a password"
+            "you give no --user"
+            if user is None
+            else f"user {user} is not a superuser with a password"
         )
         raise click.UsageError(
             f"mode required would lock you out: {who}. Give --user and --password-file of a superuser; "

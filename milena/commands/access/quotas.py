@@ -93,7 +93,7 @@ def _bound(text: str) -> tuple[QuotaKey, int | None]:
     try:
         key = QuotaKey(name)
     except ValueError:
-        raise click.UsageError(f"{name!r} is no bound: {', '.join(QuotaKey)}") from None
+        raise click.UsageError(f"{name!r} is not a bound: {', '.join(QuotaKey)}") from None
     if amount == NONE:
         return key, None
     try:

@@ -71,7 +71,7 @@ def parse_principal(text: str) -> str:
         ValueError: the kind or the name is missing.
     """
     if not any(text.startswith(prefix) and text != prefix for prefix in _PRINCIPAL_PREFIXES):
-        raise ValueError(f"{text!r} is no principal: say {USER_PREFIX}{text or 'NAME'}")
+        raise ValueError(f"{text!r} is not a principal: say {USER_PREFIX}{text or 'NAME'}")
     return text
 
 
@@ -169,10 +169,10 @@ def _word(text: str, kind: type[W], what: str) -> W:
     try:
         return kind(text.strip().upper().replace("-", "_"))
     except ValueError:
-        raise ValueError(f"{text!r} is no {what}: {', '.join(kind)}") from None
+        raise ValueError(f"{text!r} is not a valid {what}: {', '.join(kind)}") from None
 
 
 def _check_operation(operation: Operation, kind: ResourceType) -> None:
     if operation not in OPERATIONS_OF[kind]:
         there = ", ".join(word for word in Operation if word in OPERATIONS_OF[kind])
-        raise ValueError(f"{operation} is no operation on a {kind}: {there}")
+        raise ValueError(f"{operation} is not an operation on a {kind}: {there}")

@@ -45,7 +45,9 @@ def _parse_format(ctx: click.Context, parameter: click.Parameter, text: str) -> 
         template = parse_template(text)
         if len(template) == 1:
             known = ", ".join(form.value for form in Format)
-            raise ValueError(f"{text!r} is no format: use {known}, or a template such as '%k %v'")
+            raise ValueError(
+                f"{text!r} is not a format: use {known}, or a template such as '%k %v'"
+            )
     except ValueError as error:
         raise click.BadParameter(str(error), ctx=ctx, param=parameter) from error
     return Layout(template=template)

@@ -84,7 +84,7 @@ def _parsed(line: bytes | None) -> _Record:
         found: object = json.loads(line)
     except (ValueError, RecursionError) as error:
         raise BadLineError(
-            f"--format json needs JSON, but {excerpt(line)} is none ({error}){_ADVICE}"
+            f"--format json needs JSON, but {excerpt(line)} is not JSON ({error}){_ADVICE}"
         ) from error
     try:
         return _record(found)
@@ -98,7 +98,7 @@ def _record(found: object) -> _Record:
         raise ValueError("no field value (null is a tombstone)")
     headers = fields.get("headers") or []
     if not isinstance(headers, list):
-        raise ValueError("headers is no list")  # noqa: TRY004 - the line is bad, not the call
+        raise ValueError("headers is not a list")  # noqa: TRY004 - the line is bad, not the call
     placing = Placing(
         partition=_number(fields, "partition"),
         headers=tuple(_header(header) for header in headers),
@@ -109,7 +109,7 @@ def _record(found: object) -> _Record:
 
 def _object(found: object, names: tuple[str, ...], what: str) -> Mapping[str, object]:
     if not isinstance(found, dict):
-        raise ValueError(f"{what} is no JSON object")  # noqa: TRY004 - the line is bad, not the call
+        raise ValueError(f"{what} is not a JSON object")  # noqa: TRY004 - the line is bad, not the call
     for name in found:
         if name not in names:
             raise ValueError(f"{what} has no field {name!r} (but {', '.join(names)})")
@@ -120,7 +120,7 @@ def _header(found: object) -> tuple[str, bytes | None]:
     fields = _object(found, HEADER_FIELDS, "a header")
     name = fields.get("key")
     if not isinstance(name, str):
-        raise ValueError("a header's key is no text")  # noqa: TRY004 - the line is bad, not the call
+        raise ValueError("a header's key is not text")  # noqa: TRY004 - the line is bad, not the call
     return name, _bytes(fields, "value")
 
 
@@ -129,7 +129,7 @@ def _number(fields: Mapping[str, object], name: str) -> int | None:
     if number is None:
         return None
     if not isinstance(number, int) or isinstance(number, bool) or number < 0:
-        raise ValueError(f"{name} is no whole number from 0 on")
+        raise ValueError(f"{name} is not a whole number of 0 or more")
     return number
 
 
@@ -140,8 +140,8 @@ def _bytes(fields: Mapping[str, object], name: str) -> bytes | None:
     if text is None:
         return None
     if not isinstance(text, str):
-        raise ValueError(f"{name} is no text (JSON is given as its text, in quotes)")  # noqa: TRY004 - the line is bad
+        raise ValueError(f"{name} is not text (JSON is given as its text, in quotes)")  # noqa: TRY004 - the line is bad
     try:
         return text.encode() if encoding is None else base64.b64decode(text, validate=True)
     except ValueError as error:
-        raise ValueError(f"{name} is no valid {encoding or 'text'}") from error
+        raise ValueError(f"{name} is not valid {encoding or 'text'}") from error

@@ -224,7 +224,7 @@ def _key_at(path: tuple[str, ...], line: bytes) -> bytes | None:
         found: object = json.loads(line)
     except (ValueError, RecursionError) as error:
         raise BadLineError(
-            f"--key-field needs JSON, but {excerpt(line)} is none ({error}); mend the line, or say "
+            f"--key-field needs JSON, but {excerpt(line)} is not JSON ({error}); mend the line, or say "
             "--on-bad-line skip"
         ) from error
     for name in path:
@@ -241,7 +241,7 @@ def _key_at(path: tuple[str, ...], line: bytes) -> bytes | None:
         return text.encode()
     except UnicodeEncodeError as error:
         raise BadLineError(
-            f"the field {'.'.join(path)} of {excerpt(line)} is no valid text; mend the line, or say "
+            f"the field {'.'.join(path)} of {excerpt(line)} is not valid text; mend the line, or say "
             "--on-bad-line skip"
         ) from error
 

@@ -276,12 +276,18 @@ async def test_nothing_is_removed_where_nobody_can_be_asked(api, milena):
         (("add",), "Missing argument 'PRINCIPAL'"),
         (
             ("add", "alice", "--allow", "READ", "--topic", "t"),
-            "'alice' is no principal: say User:alice",
+            "'alice' is not a principal: say User:alice",
         ),
         (("add", "User:a", "--topic", "t"), "say what: --allow OPERATION or --deny"),
         (("add", "User:a", "--allow", "READ"), "say of what: --topic, --group"),
-        (("add", "User:a", "--allow", "REED", "--topic", "t"), "'REED' is no operation: ALL, READ"),
-        (("add", "User:a", "--allow", "WRITE", "--group", "g"), "WRITE is no operation on a GROUP"),
+        (
+            ("add", "User:a", "--allow", "REED", "--topic", "t"),
+            "'REED' is not a valid operation: ALL, READ",
+        ),
+        (
+            ("add", "User:a", "--allow", "WRITE", "--group", "g"),
+            "WRITE is not an operation on a GROUP",
+        ),
         (
             ("add", "User:a", "--deny", "READ", "--topic", "t*"),
             "'t*': for a prefix, say t --prefixed",
@@ -326,7 +332,7 @@ async def test_quotas_are_set_listed_and_deleted(api, milena):
     [
         (("set", "request_rate=5"), "say whom it binds"),
         (("set", "--user", "ann"), "Missing argument"),
-        (("set", "rate=5", "--user", "ann"), "'rate' is no bound: request_rate"),
+        (("set", "rate=5", "--user", "ann"), "'rate' is not a bound: request_rate"),
         (("set", "request_rate=0", "--user", "ann"), "write request_rate=AMOUNT"),
         (("set", "request_rate", "--user", "ann"), "or request_rate=none"),
         (("delete",), "say whom it binds"),

@@ -569,7 +569,7 @@ async def test_records_are_deleted_up_to_an_offset_or_a_time(api, milena):
         (("--before-offset", "1", "--before-time", "2"), 64, "either"),
         (("--before-offset", "x"), 64, "neither an offset nor"),
         (("--before-offset", "1"), 64, "say --partition"),
-        (("--before-offset", "1", "-p", "9"), 4, "no partition 9"),
+        (("--before-offset", "1", "-p", "9"), 4, "has partitions 0 to 1, not 9"),
     ],
 )
 async def test_what_to_delete_must_be_said(api, milena, words, code, said):

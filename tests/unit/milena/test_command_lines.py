@@ -225,13 +225,13 @@ topics remove x | No such command 'remove': there are alter, create, delete
 topics create | Missing argument 'NAME...'
 topics create "" | a name is empty
 topics create x --partitions 0 | 0 is not in the range x>=1
-topics create x --partitions many | 'many' is no whole number
+topics create x --partitions many | 'many' is not a whole number
 topics create x --config retention.ms | 'retention.ms' is not NAME=VALUE
-topics create x --config retention.ms=3y | retention.ms: '3y' is no duration: write 90d or 12h
-topics create x --config segment.bytes=64X | '64X' is no whole amount: write 800000, 50M
+topics create x --config retention.ms=3y | retention.ms: '3y' is not a duration: write 90d or 12h
+topics create x --config segment.bytes=64X | '64X' is not a whole amount: write 800000, 50M
 topics alter x | nothing to change: give --partitions
 topics alter x --config a=1 --delete-config a | a is both set and reset
-topics alter x --replication-factor two | 'two' is no whole number
+topics alter x --replication-factor two | 'two' is not a whole number
 topics delete x | (all records are lost): say --yes
 topics delete x "" --yes | a name is empty
 topics describe | Missing argument 'NAME'
@@ -239,43 +239,43 @@ topics delete-records x --yes | say either --before-offset or --before-time
 topics delete-records x --before-offset y --yes | 'y' is neither an offset nor 'latest'
 topics delete-records x --before-time tomorrow --yes | write 2026-01-31T12:00:00Z
 nodes list all | unexpected extra argument (all)
-nodes remove one | 'one' is no whole number
+nodes remove one | 'one' is not a whole number
 nodes drain | Missing argument 'ID'
 nodes drain 0 | 0 is not in the range x>=1
 nodes drain 1 | moves all replicas away from node 1: say --yes
 nodes drain 1 --undo --wait | --undo takes no other option
 partitions move x --to 1 | Missing option '--partition'
 partitions move x -p 0 | Missing option '--to'
-partitions move x -p 0 --to 1;2 | '1;2' is no list of node ids: write 1,2,3
+partitions move x -p 0 --to 1;2 | '1;2' is not a list of node ids: write 1,2,3
 partitions move x -p -1 --to 1 | -1 is not in the range x>=0
 partitions lead x -p 0 | Missing option '--by'
 groups reset g | Missing option '--topic'
 groups reset g --topic x | give one of --to-offset, --to-time and --shift-by
 groups reset g --topic x --to-offset end | 'end' is neither an offset nor earliest nor latest
-groups reset g --topic x --shift-by far | 'far' is no whole amount
-groups reset g --topic x --to-time yesterday | 'yesterday' is no time
+groups reset g --topic x --shift-by far | 'far' is not a whole amount
+groups reset g --topic x --to-time yesterday | 'yesterday' is not a time
 groups delete g | (the committed offsets are lost): say --yes
 consume | Missing argument 'TOPIC'
 consume "" | a name is empty
 consume x --offset -1 | -1 is not in the range x>=0
 consume x --offset 1 --last 2 | give one of --from-beginning, --offset, --time and --last
-consume x --time 25:00 | '25:00' is no time: write 2026-01-31T12:00:00Z
-consume x --until later | 'later' is no time
+consume x --time 25:00 | '25:00' is not a time: write 2026-01-31T12:00:00Z
+consume x --until later | 'later' is not a time
 consume x --until 5 --follow | --until ends the command
-consume x --format xml | 'xml' is no format: use value, key-value, json, raw, or a template
-consume x --format %q | '%q' is no field: use %t topic
+consume x --format xml | 'xml' is not a format: use value, key-value, json, raw, or a template
+consume x --format %q | '%q' is not a field: use %t topic
 consume x --group g -p 0 | partitions are the group's to share out
 consume x --group g --offset 3 | use milena groups reset
 consume x --order size | 'size' is not one of 'partition', 'time'
 consume x --order time --follow | leave out --follow
 consume x --separator "" | it is empty
-consume x --max-records ten | 'ten' is no whole amount
+consume x --max-records ten | 'ten' is not a whole amount
 consume x --from-begining | Did you mean '--from-beginning'?
 produce x no-such-file | File 'no-such-file' does not exist
 produce x /dev/null --acks 2 | '2' is not one of 'all', '1', '0'
 produce x /dev/null --batch-bytes 1 | 1 is not in the range 1024<=x<=33554432
 produce x /dev/null --rate 0 | 0.0 is not in the range 0<x<=10000000
-produce x /dev/null --linger-ms soon | 'soon' is no time: write 90ms, 2m or 3d
+produce x /dev/null --linger-ms soon | 'soon' is not a time: write 90ms, 2m or 3d
 produce x /dev/null --key-separator : --key-field a | give one of --key-separator and --key-field
 produce x /dev/null --header novalue | 'novalue' is not NAME=VALUE
 produce x /dev/null --transactional a --name b | give one of --transactional and --name
@@ -284,26 +284,26 @@ produce x /dev/null --format json --null-marker - | leave out --key-separator, -
 produce x /dev/null --compression rar | 'rar' is not one of 'none', 'gzip', 'lz4', 'zstd'
 status --interval 5 | say --watch, too
 status --watch --json | leave out one
-doctor --lag lots | 'lots' is no whole amount
+doctor --lag lots | 'lots' is not a whole amount
 drain --timeout 1h | 3600.0 is not in the range 0.1<=x<=300
 users create "" --no-password | a name is empty
 users create x --password-file /no-such | cannot read /no-such: No such file or directory
 users delete x | (its tokens and entries are deleted, too): say --yes
-tokens create --lifetime 90 | '90' is no duration: write 90d or 12h
+tokens create --lifetime 90 | '90' is not a duration: write 90d or 12h
 tokens create --grant READ | is not OPERATIONS:TYPE:NAME, as in READ,WRITE:TOPIC:orders
 tokens delete mln_abc --yes | give its id, which milena tokens list shows
-acls add shop --allow READ --topic x | 'shop' is no principal: say User:shop
-acls add User:shop --allow FLY --topic x | 'FLY' is no operation: ALL, READ
+acls add shop --allow READ --topic x | 'shop' is not a principal: say User:shop
+acls add User:shop --allow FLY --topic x | 'FLY' is not a valid operation: ALL, READ
 acls add User:shop --topic x | say what: --allow OPERATION or --deny OPERATION
 acls remove --yes | say which entries
 quotas set producer_byte_rate=fast --user x | such as 500 or 10M
-quotas set speed=1 --user x | 'speed' is no bound: request_rate
+quotas set speed=1 --user x | 'speed' is not a bound: request_rate
 quotas set request_rate=1 | --user NAME, --client-id ID, or both
 access set closed | 'closed' is not one of 'off', 'optional', 'required'
-transactions abort x 0 --yes | 'x' is no whole number
+transactions abort x 0 --yes | 'x' is not a whole number
 transactions list --older-than -5 | -5.0 is not in the range x>=0
 reassignments cancel --partition 0 | --partition needs --topic
-rebalance --throttle fast | 'fast' is no whole amount
+rebalance --throttle fast | 'fast' is not a whole amount
 bench produce x --size 1 | 1 is not in the range 16<=x
 bench speed x | No such command 'speed': there are consume, latency, produce
 help topics nosuch | No such command 'nosuch': there are alter, create
@@ -311,7 +311,7 @@ completion tcsh | 'tcsh' is not one of 'bash', 'zsh', 'fish'
 status --url http://127.0.0.1:1/v3 | say http://127.0.0.1:1
 status --url ftp://x | it must begin with http:// or https://
 status --timeout 0 | 0.0 is not in the range x>=0.1
-status --timeout soon | 'soon' is no time: write 90s, 2m or 3d
+status --timeout soon | 'soon' is not a time: write 90s, 2m or 3d
 status --profile nosuch | no profile 'nosuch'
 status --user x | give password_file or password, too
 status --bootstrap-server x | No such option '--bootstrap-server': use milena --url

@@ -191,9 +191,9 @@ async def test_who_is_nobody_says_whose_tokens(api, milena, words):
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (("--lifetime", "90"), "'90' is no duration: write 90d"),
+        (("--lifetime", "90"), "'90' is not a duration: write 90d"),
         (("--grant", "READ"), "'READ' is not OPERATIONS:TYPE:NAME"),
-        (("--grant", "READ:CLUSTER"), "READ is no operation on a CLUSTER"),
+        (("--grant", "READ:CLUSTER"), "READ is not an operation on a CLUSTER"),
     ],
 )
 async def test_what_makes_no_token_is_told(api, milena, words, told):

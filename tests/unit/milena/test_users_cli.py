@@ -257,7 +257,7 @@ async def test_where_a_password_comes_from_must_be_said(api, milena, password_fi
     [
         (b"", "it must be one line"),
         (f"{CANARY}\nb".encode(), "it must be one line"),
-        (CANARY.encode() + b"\xff", "it is no text"),
+        (CANARY.encode() + b"\xff", "it is not text"),
         (CANARY.encode() * 300, "it has more than 4096 bytes"),
     ],
 )

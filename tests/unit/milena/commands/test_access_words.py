@@ -36,12 +36,12 @@ def test_a_grant(text, expected):
     [
         ("READ", "'READ' is not OPERATIONS:TYPE:NAME, as in READ,WRITE:TOPIC:orders"),
         ("", "is not OPERATIONS:TYPE:NAME"),
-        ("REED:TOPIC:x", "'REED' is no operation: ALL, READ, WRITE"),
-        ("READ,:TOPIC:x", "'' is no operation"),
-        ("READ:TOPICS:x", "'TOPICS' is no type: TOPIC, GROUP, CLUSTER, TRANSACTIONAL_ID"),
+        ("REED:TOPIC:x", "'REED' is not a valid operation: ALL, READ, WRITE"),
+        ("READ,:TOPIC:x", "'' is not a valid operation"),
+        ("READ:TOPICS:x", "'TOPICS' is not a valid type: TOPIC, GROUP, CLUSTER, TRANSACTIONAL_ID"),
         ("READ:TOPIC", "say which TOPIC, or * for all: READ:TOPIC:NAME"),
         ("READ:TOPIC:", "say which TOPIC"),
-        ("WRITE:GROUP:x", "WRITE is no operation on a GROUP: ALL, READ, DELETE, DESCRIBE"),
+        ("WRITE:GROUP:x", "WRITE is not an operation on a GROUP: ALL, READ, DELETE, DESCRIBE"),
         ("ALTER:CLUSTER:c1", "the cluster has no name, say ALTER:CLUSTER"),
     ],
 )
@@ -57,7 +57,7 @@ def test_every_operation_may_be_granted_where_it_is_one():
             if operation in OPERATIONS_OF[kind]:
                 assert parse_grant(text).operations == (operation,)
             else:
-                with pytest.raises(ValueError, match="is no operation on a"):
+                with pytest.raises(ValueError, match="is not an operation on a"):
                     parse_grant(text)
 
 
@@ -67,7 +67,7 @@ def test_operations_are_in_the_order_in_which_they_are_named():
 
 @pytest.mark.parametrize(
     ("text", "said"),
-    [("alice", "say User:alice"), ("", "say User:NAME"), ("User:", "is no principal")],
+    [("alice", "say User:alice"), ("", "say User:NAME"), ("User:", "is not a principal")],
 )
 def test_a_principal_says_what_it_is(text, said):
     assert parse_principal("User:*") == "User:*"
@@ -156,7 +156,7 @@ def test_what_is_not_said_is_any():
             {"resources": [(ResourceType.CLUSTER, "kafka-cluster")], "is_prefixed": True},
             "no other names",
         ),
-        ({"resources": [(ResourceType.CLUSTER, "kafka-cluster")]}, "READ is no operation on a"),
+        ({"resources": [(ResourceType.CLUSTER, "kafka-cluster")]}, "READ is not an operation on a"),
     ],
 )
 def test_words_that_make_no_entry_are_told(words, told):

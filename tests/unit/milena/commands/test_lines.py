@@ -115,7 +115,7 @@ def test_a_json_field_is_the_key_and_the_line_stays_the_value(field, key):
         (b"[1]", "no field a.b"),
         (b'{"a":1}', "no field a.b"),
         (b'{"a":{"c":1}}', "no field a.b"),
-        (b'{"a":{"b":"\\ud800"}}', "no valid text"),
+        (b'{"a":{"b":"\\ud800"}}', "not valid text"),
     ],
 )
 def test_a_line_without_the_field_is_bad(line, complaint):

@@ -94,7 +94,7 @@ def test_without_a_file_there_are_none(tmp_path):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("[profiles.a\n", "is no TOML: Expected ']' at the end of a table declaration (at line 1"),
+        ("[profiles.a\n", "is not TOML: Expected ']' at the end of a table declaration (at line 1"),
         ("\nprofile = 1\n", ", line 2: unknown key 'profile'; known: default, profiles"),
         ("profiles = 1\n", ", line 1: profiles must be tables"),
         ("\n[a]\nurl = 'x'\n", ": a profile is a table [profiles.a], not [a]"),
