@@ -301,7 +301,7 @@ async def test_a_record_waits_for_a_producer_id_no_longer_than_for_its_delivery(
         began_ms = clock.now_ms()
         delivery = await producer.send("t", b"late")
         with pytest.raises(
-            DeliveryTimeoutError, match="not written within 3000 ms: .* producer id"
+            DeliveryTimeoutError, match=r"not written within 3000 ms: .* producer id"
         ):
             await delivery
         assert clock.now_ms() - began_ms == pytest.approx(3000, abs=10)
