@@ -270,6 +270,7 @@ class Node(Assembly):
                 access=AccessServices(
                     callers=self.callers,
                     refusals=self.refusals,
+                    port=self.access,
                     quotas=self._quotas,
                     group_shares=self._group_shares,
                     has_tls=self._api_tls is not None,

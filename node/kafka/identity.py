@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from http_api.access.callers import ANYBODY, OPEN, Caller, CallersPort, VouchedCaller
 from http_api.access.certificates import ClientCertificate
 from http_api.access.group_shares import GroupShares
+from http_api.access.port import AccessPort
 from http_api.access.refusals import Refusals
 from http_api.serving.quotas import Quotas
 from milena.model.access import USER_PREFIX
@@ -26,6 +27,7 @@ class AccessServices:
 
     callers: CallersPort
     refusals: Refusals
+    port: AccessPort
     quotas: Quotas
     group_shares: GroupShares
     has_tls: bool = False

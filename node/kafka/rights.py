@@ -28,16 +28,19 @@ class ApiAccess:
         is_public: clients may send it before they have authenticated.
         needs: the rights to the resources that the request names; each resource may be refused by itself.
         shows: the rights without which a resource is left out of the response.
+        is_strict: refuse also in the mode ``optional``, because a change of access is still in force afterwards.
     """
 
     is_public: bool = False
     needs: frozenset[Right] = frozenset()
     shows: frozenset[Right] = frozenset()
+    is_strict: bool = False
 
     def __str__(self) -> str:
         words = ["public"] if self.is_public else []
         words += sorted(f"{operation} {kind}" for operation, kind in self.needs)
         words += sorted(f"filtered by {operation} {kind}" for operation, kind in self.shows)
+        words += ["strict"] if self.is_strict else []
         return ", ".join(words) or "known"
 
 
@@ -51,17 +54,18 @@ def _right(words: str) -> Right:
     return Operation(operation), ResourceType(kind)
 
 
-def needs(*rights: str, shows: str | None = None) -> ApiAccess:
+def needs(*rights: str, shows: str | None = None, is_strict: bool = False) -> ApiAccess:
     """Return the row of an API that needs these rights, such as ``READ TOPIC``."""
     return ApiAccess(
         needs=frozenset(map(_right, rights)),
         shows=frozenset() if shows is None else frozenset({_right(shows)}),
+        is_strict=is_strict,
     )
 
 
 # -- authorised operations -------------------------------------------------------------------------
 
-_NUMBERS = {
+NUMBERS = {
     Operation.READ: 3,
     Operation.WRITE: 4,
     Operation.CREATE: 5,
@@ -98,7 +102,7 @@ _OPERATIONS: Mapping[ResourceType, tuple[Operation, ...]] = {
 }
 """The operations that a resource of each type has."""
 _ALL = {
-    kind: frozenset(_NUMBERS[operation] for operation in operations)
+    kind: frozenset(NUMBERS[operation] for operation in operations)
     for kind, operations in _OPERATIONS.items()
 }
 
@@ -141,6 +145,14 @@ class KafkaRights(CallerRights):
             return False
         return True
 
+    def authorize_cluster(self, operation: Operation) -> None:
+        """Require that the caller may do this with the cluster.
+
+        Raises:
+            ForbiddenError: the caller may not.
+        """
+        self.authorize(operation, ResourceType.CLUSTER, (CLUSTER_NAME,))
+
     def permits_cluster(self, operation: Operation) -> bool:
         """Return whether the caller may do this with the cluster, and count the refusal if not."""
         return self.permits(operation, ResourceType.CLUSTER, CLUSTER_NAME)
@@ -151,14 +163,14 @@ class KafkaRights(CallerRights):
         if not caller.is_enforced or caller.permissions is None:
             return _ALL[kind]
         return frozenset(
-            _NUMBERS[operation]
+            NUMBERS[operation]
             for operation in _OPERATIONS[kind]
             if caller.may(operation, kind, name)
         )
 
     def _refuse(self, why: str, kind: ResourceType) -> None:
         caller = self._caller
-        if not caller.is_enforced:
+        if not caller.is_enforced and not self._access.is_strict:
             logger.warning(
                 "would be refused: %s api=%s remote=%s", why, self._api, self._identity.host
             )

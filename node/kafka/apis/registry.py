@@ -1,6 +1,8 @@
 """The table of all API keys that the interface serves. A group of keys is one module and one line here."""
 
 from node.kafka.apis import (
+    acls,
+    client_quotas,
     cluster,
     configs,
     consumer_groups,
@@ -37,6 +39,8 @@ _SERVED: tuple[Api, ...] = (
     *group_offsets.APIS,
     *group_views.APIS,
     *sasl.APIS,
+    *acls.APIS,
+    *client_quotas.APIS,
     *consumer_groups.APIS,
 )
 

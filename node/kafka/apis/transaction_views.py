@@ -6,15 +6,17 @@ broker describes any transactional id. Only the leader of a partition describes 
 Source: KIP-664; KIP-994 (filter by duration).
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from http_api.protocol.kafka_codes import KafkaCode
+from milena.model.access import Operation, ResourceType
 from milena.model.errors import MilenaError
 from node.config.budgets import BARRIER_MS
 from node.kafka.apis.api import Api, Body, KafkaCall, KafkaServices
 from node.kafka.apis.groups import check_count
 from node.kafka.apis.leading import led_here
+from node.kafka.rights import needs
 from node.replica.runner import PartitionRunner
 from raft_meta.machine.groups.coordinators import Coordinators
 from raft_meta.machine.image import Image, KafkaTransactionalId
@@ -40,6 +42,7 @@ async def _list(services: KafkaServices, call: KafkaCall) -> Body:
     longest_ms = request.duration_filter if call.version >= 1 else -1
     image, now_ms = services.metadata.image, services.clock.wall_ms()
     coordinators = Coordinators(image)
+    is_seen = call.rights.seen(ResourceType.TRANSACTIONAL_ID)
     rows = [
         {
             "transactional_id": row.name,
@@ -47,7 +50,8 @@ async def _list(services: KafkaServices, call: KafkaCall) -> Body:
             "transaction_state": _state_of(row),
         }
         for row in image.transactional_ids.values()
-        if (not states or _state_of(row) in states)
+        if is_seen(row.name)
+        and (not states or _state_of(row) in states)
         and (not ids or row.producer_id in ids)
         and (longest_ms < 0 or (row.is_open and now_ms - row.began_ms > longest_ms))
         and coordinators.of(row.name) == services.metadata.node_id
@@ -64,25 +68,36 @@ async def _list(services: KafkaServices, call: KafkaCall) -> Body:
 async def _describe(services: KafkaServices, call: KafkaCall) -> Body:
     request = call.message()
     check_count(len(request.transactional_ids))
+    kind = ResourceType.TRANSACTIONAL_ID
+    may = {
+        name: call.rights.permits(Operation.DESCRIBE, kind, name)
+        for name in request.transactional_ids
+    }
     try:
         image = await services.metadata.barrier(timeout_ms=BARRIER_MS)
     except MilenaError:
         code = call.note(KafkaCode.COORDINATOR_NOT_AVAILABLE)
         refused = [_no_row(name, code) for name in request.transactional_ids]
         return call.answer({"transaction_states": refused})
-    rows = [
-        _row(image, image.transactional_ids[name])
-        if name in image.transactional_ids
-        else _no_row(name, call.note(KafkaCode.TRANSACTIONAL_ID_NOT_FOUND))
-        for name in request.transactional_ids
-    ]
+    is_seen = call.rights.seen(ResourceType.TOPIC)
+    rows = []
+    for name in request.transactional_ids:
+        code = KafkaCode.TRANSACTIONAL_ID_NOT_FOUND
+        if not may[name]:
+            code = KafkaCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        elif name in image.transactional_ids:
+            rows.append(_row(image, image.transactional_ids[name], is_seen))
+            continue
+        rows.append(_no_row(name, call.note(code)))
     return call.answer({"transaction_states": rows})
 
 
-def _row(image: Image, row: KafkaTransactionalId) -> dict[str, Any]:
+def _row(image: Image, row: KafkaTransactionalId, is_seen: Callable[[str], bool]) -> dict[str, Any]:
     numbers: dict[str, list[int]] = {}
     for topic_id, partition in row.partitions:
-        numbers.setdefault(image.topics[topic_id].name, []).append(partition)
+        topic = image.topics[topic_id].name
+        if is_seen(topic):
+            numbers.setdefault(topic, []).append(partition)
     return {
         "error_code": KafkaCode.NONE,
         "transactional_id": row.name,
@@ -115,9 +130,12 @@ async def _describe_producers(services: KafkaServices, call: KafkaCall) -> Body:
     topics = []
     for topic in request.topics:
         known = services.metadata.image.topic(topic.name)
+        may = call.rights.permits(Operation.READ, ResourceType.TOPIC, topic.name)
         partitions = []
         for number in topic.partition_indexes:
             found = led_here(services, known, number)
+            if not may:
+                found = KafkaCode.TOPIC_AUTHORIZATION_FAILED
             row: dict[str, Any] = {
                 "partition_index": number,
                 "error_code": KafkaCode.NONE,
@@ -176,7 +194,24 @@ APIS = (
         last=0,
         flexible_from=0,
         handle=_describe_producers,
+        access=needs("READ TOPIC"),
     ),
-    Api(key=65, name="DescribeTransactions", first=0, last=0, flexible_from=0, handle=_describe),
-    Api(key=66, name="ListTransactions", first=0, last=1, flexible_from=0, handle=_list),
+    Api(
+        key=65,
+        name="DescribeTransactions",
+        first=0,
+        last=0,
+        flexible_from=0,
+        handle=_describe,
+        access=needs("DESCRIBE TRANSACTIONAL_ID", shows="DESCRIBE TOPIC"),
+    ),
+    Api(
+        key=66,
+        name="ListTransactions",
+        first=0,
+        last=1,
+        flexible_from=0,
+        handle=_list,
+        access=needs(shows="DESCRIBE TRANSACTIONAL_ID"),
+    ),
 )

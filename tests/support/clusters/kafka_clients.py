@@ -184,6 +184,7 @@ def services_of(node: Assembly) -> KafkaServices:
         access=AccessServices(
             callers=node.callers,
             refusals=node.refusals,
+            port=node.access,
             quotas=Quotas(node.config.limits, lambda: node.metadata.image.quotas),
             group_shares=GroupShares(),
         ),

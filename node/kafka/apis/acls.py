@@ -1,0 +1,208 @@
+"""Access control entries: DescribeAcls (29), CreateAcls (30), DeleteAcls (31). They are those of ``/v3/…/acls``.
+
+Source: KIP-140, KIP-290 (patterns).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from enum import StrEnum
+from itertools import groupby
+from typing import Any, TypeVar
+
+from http_api.access.hosts import plain_host
+from http_api.access.port import AclSelection
+from http_api.protocol.kafka_codes import KafkaCode
+from milena.model.access import ANY_HOST, Operation, PatternType, Permission, ResourceType
+from milena.model.errors import MilenaError
+from node.config.budgets import LONG_PROPOSE_MS
+from node.kafka.apis.api import Api, Body, KafkaCall, KafkaServices
+from node.kafka.apis.items import ItemError, each, error_fields
+from node.kafka.rights import NUMBERS, needs
+from node.kafka.wire import cold
+from raft_meta.machine.image import Acl
+
+ANY = 1
+"""The number that stands for all values in a filter."""
+MATCH = 2
+"""The pattern type of a filter for all entries that apply to a resource."""
+_TYPES = {
+    2: ResourceType.TOPIC,
+    3: ResourceType.GROUP,
+    4: ResourceType.CLUSTER,
+    5: ResourceType.TRANSACTIONAL_ID,
+}
+_PATTERNS = {3: PatternType.LITERAL, 4: PatternType.PREFIXED}
+_OPERATIONS = {2: Operation.ALL, **{number: word for word, number in NUMBERS.items()}}
+_PERMISSIONS = {2: Permission.DENY, 3: Permission.ALLOW}
+W = TypeVar("W", bound=StrEnum)
+
+
+def _word(number: int, words: Mapping[int, W], what: str) -> W:
+    word = words.get(number)
+    if word is None:
+        known = ", ".join(f"{key} ({word})" for key, word in sorted(words.items()))
+        raise ItemError(
+            KafkaCode.INVALID_REQUEST, f"There is no {what} {number} here: use one of {known}."
+        )
+    return word
+
+
+def _wanted(number: int, words: Mapping[int, W], what: str) -> W | None:
+    return None if number == ANY else _word(number, words, what)
+
+
+def _selection(
+    asked: cold.Message,
+) -> AclSelection:
+    """Return the filter of a request.
+
+    Raises:
+        ItemError: a number in it means nothing.
+    """
+    is_match = asked.pattern_type_filter == MATCH
+    host = asked.host_filter
+    return AclSelection(
+        principal=asked.principal_filter,
+        resource_type=_wanted(asked.resource_type_filter, _TYPES, "resource type"),
+        pattern_type=None
+        if is_match
+        else _wanted(asked.pattern_type_filter, _PATTERNS, "pattern type"),
+        name=asked.resource_name_filter,
+        operation=_wanted(asked.operation, _OPERATIONS, "operation"),
+        permission=_wanted(asked.permission_type, _PERMISSIONS, "permission"),
+        host=None if host is None else plain_host(host),
+        is_match=is_match,
+    )
+
+
+def _number(words: Mapping[int, StrEnum], word: str) -> int:
+    return next(number for number, known in words.items() if known == word)
+
+
+def _resource(acl: Acl) -> dict[str, Any]:
+    return {
+        "resource_type": _number(_TYPES, acl.resource_type),
+        "resource_name": acl.name,
+        "pattern_type": _number(_PATTERNS, acl.pattern_type),
+    }
+
+
+def _entry(acl: Acl) -> dict[str, Any]:
+    return {
+        "principal": acl.principal,
+        "host": acl.host,
+        "operation": _number(_OPERATIONS, acl.operation),
+        "permission_type": _number(_PERMISSIONS, acl.permission),
+    }
+
+
+# -- DescribeAcls ----------------------------------------------------------------------------------
+
+
+async def _describe_acls(services: KafkaServices, call: KafkaCall) -> Body:
+    request = call.message()
+    acls: Sequence[Acl] = ()
+    result: object = None
+    try:
+        call.rights.authorize_cluster(Operation.DESCRIBE)
+        acls = await services.access.port.acls(_selection(request))
+    except ItemError as error:
+        result = error
+    except MilenaError as error:
+        result = ItemError.of(error)
+
+    def pattern(acl: Acl) -> tuple[str, str, str]:
+        return acl.resource_type, acl.name, acl.pattern_type
+
+    rows = []
+    for _, found in groupby(sorted(acls, key=pattern), key=pattern):
+        of_one = list(found)
+        rows.append(_resource(of_one[0]) | {"acls": [_entry(acl) for acl in of_one]})
+    return call.answer({**error_fields(call, result), "resources": rows})
+
+
+# -- CreateAcls ------------------------------------------------------------------------------------
+
+
+async def _create_acls(services: KafkaServices, call: KafkaCall) -> Body:
+    request = call.message()
+
+    async def create(asked: cold.Message) -> None:
+        call.rights.authorize_cluster(Operation.ALTER)
+        acl = Acl(
+            principal=asked.principal,
+            resource_type=_word(asked.resource_type, _TYPES, "resource type"),
+            pattern_type=_word(asked.resource_pattern_type, _PATTERNS, "pattern type"),
+            name=asked.resource_name,
+            operation=_word(asked.operation, _OPERATIONS, "operation"),
+            permission=_word(asked.permission_type, _PERMISSIONS, "permission"),
+            host=asked.host if asked.host == ANY_HOST else plain_host(asked.host),
+        )
+        await services.access.port.add_acls([acl])
+
+    results = await each(request.creations, create, timeout_ms=LONG_PROPOSE_MS)
+    return call.answer({"results": [error_fields(call, result) for result in results]})
+
+
+# -- DeleteAcls ------------------------------------------------------------------------------------
+
+
+async def _delete_acls(services: KafkaServices, call: KafkaCall) -> Body:
+    request = call.message()
+
+    async def delete(asked: cold.Message) -> Sequence[Acl]:
+        call.rights.authorize_cluster(Operation.ALTER)
+        wanted = _selection(asked)
+        if replace(wanted, is_match=False) == AclSelection():
+            raise ItemError(
+                KafkaCode.INVALID_REQUEST,
+                "To delete all entries at once is hardly meant: name a principal, a resource or something else.",
+            )
+        return await services.access.port.remove_acls(wanted)
+
+    results = await each(request.filters, delete, timeout_ms=LONG_PROPOSE_MS)
+    none = {"error_code": KafkaCode.NONE.value, "error_message": None}
+    return call.answer(
+        {
+            "filter_results": [
+                {
+                    **error_fields(call, result),
+                    "matching_acls": []
+                    if isinstance(result, ItemError)
+                    else [none | _resource(acl) | _entry(acl) for acl in result],
+                }
+                for result in results
+            ]
+        }
+    )
+
+
+APIS = (
+    Api(
+        key=29,
+        name="DescribeAcls",
+        first=1,
+        last=3,
+        flexible_from=2,
+        handle=_describe_acls,
+        access=needs("DESCRIBE CLUSTER"),
+    ),
+    Api(
+        key=30,
+        name="CreateAcls",
+        first=1,
+        last=3,
+        flexible_from=2,
+        handle=_create_acls,
+        access=needs("ALTER CLUSTER", is_strict=True),
+    ),
+    Api(
+        key=31,
+        name="DeleteAcls",
+        first=1,
+        last=3,
+        flexible_from=2,
+        handle=_delete_acls,
+        access=needs("ALTER CLUSTER", is_strict=True),
+    ),
+)

@@ -1,0 +1,181 @@
+"""Quotas of clients: DescribeClientQuotas (48), AlterClientQuotas (49). They are those of ``milena quotas``.
+
+Source: KIP-546.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from http_api.protocol.kafka_codes import KafkaCode
+from milena.model.access import Operation
+from milena.model.errors import MilenaError
+from milena.model.quotas import EVERY, QuotaKey
+from node.config.budgets import LONG_PROPOSE_MS
+from node.kafka.apis.api import Api, Body, KafkaCall, KafkaServices
+from node.kafka.apis.items import ItemError, each, error_fields
+from node.kafka.rights import needs
+from node.kafka.wire import cold
+from raft_meta.machine.image import Quota
+
+USER, CLIENT_ID = "user", "client-id"
+EXACT, DEFAULT, ANY = 0, 1, 2
+"""How a component of a filter matches a name: the same one, the default, or any."""
+
+
+def _invalid(message: str) -> ItemError:
+    return ItemError(KafkaCode.INVALID_REQUEST, message)
+
+
+def _parts(quota: Quota) -> dict[str, str]:
+    """Return the names of an entity by type."""
+    both = {USER: quota.user, CLIENT_ID: quota.client_id}
+    return {kind: name for kind, name in both.items() if name}
+
+
+def _names(names: Mapping[str, str]) -> list[dict[str, Any]]:
+    return [
+        {"entity_type": kind, "entity_name": None if name == EVERY else name}
+        for kind, name in names.items()
+    ]
+
+
+# -- DescribeClientQuotas --------------------------------------------------------------------------
+
+
+def _filter(components: Iterable[cold.Message]) -> dict[str, str | None]:
+    """Return the wanted name of each type; None: any.
+
+    Raises:
+        ItemError: a component means nothing.
+    """
+    found: dict[str, str | None] = {}
+    for one in components:
+        if one.entity_type not in (USER, CLIENT_ID) or one.entity_type in found:
+            raise _invalid(f"Filter by {USER} and {CLIENT_ID}, each once.")
+        if one.match_type == EXACT and one.match:
+            found[one.entity_type] = one.match
+        elif one.match_type in (DEFAULT, ANY):
+            found[one.entity_type] = EVERY if one.match_type == DEFAULT else None
+        else:
+            raise _invalid("A filter has the match type 0 with a name, 1 (default) or 2 (any).")
+    return found
+
+
+def _fits(quota: Quota, wanted: Mapping[str, str | None], *, is_strict: bool) -> bool:
+    parts = _parts(quota)
+    if is_strict and parts.keys() != wanted.keys():
+        return False
+    return all(kind in parts and name in (None, parts[kind]) for kind, name in wanted.items())
+
+
+async def _describe(services: KafkaServices, call: KafkaCall) -> Body:
+    request = call.message()
+    try:
+        call.rights.authorize_cluster(Operation.DESCRIBE_CONFIGS)
+        wanted = _filter(request.components)
+    except (ItemError, MilenaError) as error:
+        result = error if isinstance(error, ItemError) else ItemError.of(error)
+        return call.answer({**error_fields(call, result), "entries": None})
+    quotas = services.metadata.image.quotas
+    found = [quota for quota in quotas.values() if _fits(quota, wanted, is_strict=request.strict)]
+    rows = [
+        {
+            "entity": _names(_parts(quota)),
+            "values": [{"key": key, "value": float(amount)} for key, amount in quota.limits],
+        }
+        for quota in sorted(found, key=lambda quota: (quota.user, quota.client_id))
+    ]
+    return call.answer({**error_fields(call, None), "entries": rows})
+
+
+# -- AlterClientQuotas -----------------------------------------------------------------------------
+
+
+def _entity(parts: Iterable[cold.Message]) -> dict[str, str]:
+    """Return the names of the entity that is to be changed, by type.
+
+    Raises:
+        ItemError: there is no such entity.
+    """
+    found: dict[str, str] = {}
+    for part in parts:
+        if part.entity_type not in (USER, CLIENT_ID) or part.entity_type in found:
+            raise _invalid(f"A quota is of a {USER}, a {CLIENT_ID}, or one of each.")
+        name = part.entity_name
+        if name == "":
+            raise _invalid(
+                "The name of an entity is empty: name one, or send null for the default."
+            )
+        found[part.entity_type] = EVERY if name is None else name
+    return found
+
+
+def _changes(ops: Iterable[cold.Message]) -> dict[QuotaKey, int | None]:
+    """Return the new values; None: the limit is removed.
+
+    Raises:
+        ItemError: a key or a value is none.
+    """
+    found: dict[QuotaKey, int | None] = {}
+    for op in ops:
+        try:
+            key = QuotaKey(op.key)
+        except ValueError:
+            raise _invalid(
+                f"There is no quota {op.key[:64]!r}: use {', '.join(QuotaKey)}."
+            ) from None
+        if key in found:
+            raise _invalid(f"{key} is in the entry more than once: name it once.")
+        if not op.remove and not (op.value >= 1 and op.value.is_integer()):
+            raise _invalid(f"{key} is {op.value}: use a whole number above 0.")
+        found[key] = None if op.remove else int(op.value)
+    return found
+
+
+async def _alter(services: KafkaServices, call: KafkaCall) -> Body:
+    request = call.message()
+
+    async def alter(entry: cold.Message) -> None:
+        call.rights.authorize_cluster(Operation.ALTER_CONFIGS)
+        names, changes = _entity(entry.entity), _changes(entry.ops)
+        if changes and not request.validate_only:
+            port = services.access.port
+            await port.alter_quota(names.get(USER, ""), names.get(CLIENT_ID, ""), changes)
+
+    results = await each(request.entries, alter, timeout_ms=LONG_PROPOSE_MS)
+    return call.answer(
+        {
+            "entries": [
+                {
+                    **error_fields(call, result),
+                    "entity": [
+                        {"entity_type": part.entity_type, "entity_name": part.entity_name}
+                        for part in entry.entity
+                    ],
+                }
+                for entry, result in zip(request.entries, results, strict=True)
+            ]
+        }
+    )
+
+
+APIS = (
+    Api(
+        key=48,
+        name="DescribeClientQuotas",
+        first=0,
+        last=1,
+        flexible_from=1,
+        handle=_describe,
+        access=needs("DESCRIBE_CONFIGS CLUSTER"),
+    ),
+    Api(
+        key=49,
+        name="AlterClientQuotas",
+        first=0,
+        last=1,
+        flexible_from=1,
+        handle=_alter,
+        access=needs("ALTER_CONFIGS CLUSTER", is_strict=True),
+    ),
+)
