@@ -141,6 +141,17 @@ class CallerRights(ABC):
             ResourceType.CLUSTER,
         )
 
+    def refuse_name(self, name: str) -> None:
+        """Refuse the use of another principal's transaction.
+
+        Raises:
+            ForbiddenError: always, except in the mode that only logs refusals.
+        """
+        self._refuse(
+            f"{self._caller.principal} may not use the transaction of {name}: another principal began it",
+            ResourceType.TRANSACTIONAL_ID,
+        )
+
     def seen(
         self, kind: ResourceType, operation: Operation = Operation.DESCRIBE
     ) -> Callable[[str], bool]:

@@ -3,8 +3,9 @@
 from aiohttp import web
 
 from http_api.describing.schemas import Fields
-from http_api.native.transactions.sessions import check_producer_name, note_take_over
+from http_api.native.transactions.sessions import check_producer_name
 from http_api.protocol.answers import json_answer
+from http_api.records.producer_owners import note_take_over
 from http_api.serving.call import Call
 from http_api.shapes.requests import NEW_PRODUCER
 from milena.model.access import ResourceType
@@ -17,7 +18,7 @@ async def allocate_producer(call: Call) -> web.Response:
         check_producer_name("name", name)
     call.rights.authorize_producer(name)
     if name is not None:
-        await note_take_over(call, name)
+        await note_take_over(call.ports.metadata, call.rights.known_principal, name)
     state = await call.ports.metadata.allocate_producer(name)
     # Another principal may have used the name before, and may have written to topics that this caller may not see.
     is_seen = call.rights.seen(ResourceType.TOPIC)

@@ -7,6 +7,7 @@ has the owner of each id (``raft_meta.machine.producers``).
 
 from http_api.access.rights import CallerRights
 from http_api.ports.node import MetadataPort
+from milena.model.access import Operation, ResourceType
 from milena.model.errors import InvalidProducerError, StaleProducerEpochError
 from raft_meta.machine.image import Image
 from raft_meta.machine.producers import RESERVED_PREFIX, principal_of
@@ -56,6 +57,44 @@ async def authorize_producer_id(
         raise InvalidProducerError(
             f"producer id {producer_id} is a node's own: POST /producers gives one to clients"
         )
+
+
+async def authorize_transactional_id(
+    rights: CallerRights, metadata: MetadataPort, name: str
+) -> None:
+    """Require that the caller may use the open transaction of this name: the right to the name is not enough.
+
+    Raises:
+        ForbiddenError: the caller may not, or the name belongs to another principal, which began last.
+    """
+    rights.authorize(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, (name,))
+    image = metadata.image
+    if not rights.may_write_as(name, _owner(image, name)):
+        # The caller may have taken over the name a moment ago at another node.
+        image = await metadata.current_image()
+        if not rights.may_write_as(name, _owner(image, name)):
+            rights.refuse_name(name)
+
+
+async def note_take_over(metadata: MetadataPort, principal: str, name: str) -> None:
+    """If ``principal`` takes over a producer name of another one, write that to the audit log first.
+
+    Taking over a name aborts its open transaction.
+
+    Raises:
+        NoQuorumError: the entry could not be written, so the name must not be taken over.
+    """
+    image = metadata.image
+    owner = _owner(image, name)
+    if owner and owner != principal:
+        producer_id = image.producer_names.get(name)
+        change = {"name": name, "producer_id": producer_id, "principal": owner}
+        await metadata.note("take_over_producer", change)
+
+
+def _owner(image: Image, name: str) -> str:
+    producer_id = image.producer_names.get(name)
+    return "" if producer_id is None else principal_of(image, producer_id)
 
 
 def _is_transactional_client(image: Image, rights: CallerRights, producer_id: int) -> bool:

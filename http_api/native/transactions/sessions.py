@@ -11,6 +11,7 @@ from http_api.describing.schemas import Fields, integer_text
 from http_api.native.transactions.transact import authorize, group_offsets, wait_ms
 from http_api.protocol.answers import json_answer
 from http_api.protocol.errors import InvalidFieldError
+from http_api.records.producer_owners import note_take_over
 from http_api.records.transaction_header import (
     authorize_transaction,
     transaction_of,
@@ -27,7 +28,7 @@ from milena.model.requests import (
     TransactionCommit,
     WrittenExtent,
 )
-from raft_meta.machine.producers import RESERVED_PREFIX, principal_of
+from raft_meta.machine.producers import RESERVED_PREFIX
 
 OLDER_THAN_MS = IntegerParam(
     name="older_than_ms",
@@ -57,7 +58,7 @@ async def begin(call: Call) -> web.Response:
             f"'timeout_ms' is {timeout_ms}; a transaction is open for at most {TRANSACTION_TIMEOUT_MS_MAX}"
         )
     call.rights.authorize_producer(name)
-    await note_take_over(call, name)
+    await note_take_over(call.ports.metadata, call.rights.known_principal, name)
     begun = await call.ports.transactions.begin(name, timeout_ms=timeout_ms)
     return json_answer(
         {
@@ -85,22 +86,6 @@ def check_producer_name(field: str, name: str) -> None:
         raise InvalidFieldError(
             f"'{field}' may not begin with '{RESERVED_PREFIX}': such names are the nodes' own"
         )
-
-
-async def note_take_over(call: Call, name: str) -> None:
-    """If a caller takes over a producer name of another principal, write that to the audit log first.
-
-    Taking over a name aborts its open transaction.
-
-    Raises:
-        NoQuorumError: the entry could not be written, so the name must not be taken over.
-    """
-    image = call.ports.metadata.image
-    producer_id = image.producer_names.get(name)
-    owner = "" if producer_id is None else principal_of(image, producer_id)
-    if owner and owner != call.rights.known_principal:
-        change = {"name": name, "producer_id": producer_id, "principal": owner}
-        await call.ports.metadata.note("take_over_producer", change)
 
 
 async def commit(call: Call) -> web.Response:

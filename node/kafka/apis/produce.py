@@ -8,7 +8,7 @@ response; if it fails, the connection ends, so that the client asks for the lead
 from dataclasses import dataclass
 
 from http_api.protocol.kafka_codes import KafkaCode, kafka_code_of
-from http_api.records.producer_owners import authorize_producer_id
+from http_api.records.producer_owners import authorize_producer_id, authorize_transactional_id
 from milena.model.access import Operation, ResourceType
 from milena.model.batch.header import BatchHeader
 from milena.model.batch.v2 import decode_head
@@ -131,8 +131,7 @@ async def _begin(
     begun = _Appending(services.metadata.image.topic(name), partition)
     try:
         if request.transactional_id is not None:
-            named = (request.transactional_id,)
-            call.rights.authorize(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, named)
+            await authorize_transactional_id(call.rights, services.admin, request.transactional_id)
         call.rights.authorize(Operation.WRITE, ResourceType.TOPIC, (name,))
         check_written_by_clients(name)
         topic = begun.topic

@@ -4,6 +4,7 @@ Source: KIP-98, KIP-360 (a producer asks for its next epoch), KIP-890.
 """
 
 from http_api.protocol.kafka_codes import KafkaCode, kafka_code_of
+from http_api.records.producer_owners import note_take_over
 from milena.model.errors import FeatureLevelError, ForbiddenError, InvalidRequestError, MilenaError
 from node.kafka.apis.api import Api, Body, KafkaCall, KafkaServices
 from node.kafka.apis.transactions import transaction_code_of
@@ -44,6 +45,7 @@ async def _begin(
         return _refusal(call, KafkaCode.INVALID_REQUEST)
     client = KafkaProducer(producer_id, producer_epoch) if producer_id >= 0 else None
     try:
+        await note_take_over(services.admin, call.rights.known_principal, name)
         made = await services.transactional_ids.begin(name, timeout_ms=timeout_ms, client=client)
     except FeatureLevelError:
         return _refusal(call, KafkaCode.UNSUPPORTED_VERSION)

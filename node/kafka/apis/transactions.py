@@ -13,6 +13,7 @@ from collections.abc import Mapping
 
 from http_api.ports.groups import OffsetToCommit
 from http_api.protocol.kafka_codes import KafkaCode, kafka_code_of
+from http_api.records.producer_owners import authorize_transactional_id
 from milena.model.access import Operation, ResourceType
 from milena.model.errors import (
     ConflictError,
@@ -90,7 +91,9 @@ async def _add_partitions(services: KafkaServices, call: KafkaCall) -> Body:
     named = [(topic.name, number) for topic in topics for number in topic.partitions]
     codes: dict[_Partition, KafkaCode] = {}
     try:
-        _authorize(call, request.v3_and_below_transactional_id)
+        await authorize_transactional_id(
+            call.rights, services.admin, request.v3_and_below_transactional_id
+        )
         keys, refused = await _keys_of(services, call, named)
         if refused:
             # All or nothing, as in Kafka.
@@ -120,15 +123,6 @@ async def _add_partitions(services: KafkaServices, call: KafkaCall) -> Body:
         for topic in topics
     ]
     return call.answer({"results_by_topic_v3_and_below": rows})
-
-
-def _authorize(call: KafkaCall, name: str) -> None:
-    """Require that the client may use the transactional id.
-
-    Raises:
-        ForbiddenError: it may not.
-    """
-    call.rights.authorize(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, (name,))
 
 
 async def _keys_of(
@@ -165,7 +159,7 @@ async def _add_offsets(services: KafkaServices, call: KafkaCall) -> Body:
     code = invalid_group(request.group_id) or KafkaCode.NONE
     if code is KafkaCode.NONE:
         try:
-            _authorize(call, request.transactional_id)
+            await authorize_transactional_id(call.rights, services.admin, request.transactional_id)
             call.rights.authorize(Operation.READ, ResourceType.GROUP, (request.group_id,))
             await services.transactional_ids.enlist_group(
                 request.transactional_id, _client_of(request), request.group_id
@@ -189,7 +183,7 @@ async def _txn_offset_commit(services: KafkaServices, call: KafkaCall) -> Body:
     code = invalid_group(request.group_id) or KafkaCode.NONE
     if code is KafkaCode.NONE:
         try:
-            _authorize(call, request.transactional_id)
+            await authorize_transactional_id(call.rights, services.admin, request.transactional_id)
             call.rights.authorize(Operation.READ, ResourceType.GROUP, (request.group_id,))
             codes = await _stage(services, call, request)
         except MilenaError as error:
@@ -271,7 +265,7 @@ def _staging_code_of(error: MilenaError) -> KafkaCode:
 async def _end_txn(services: KafkaServices, call: KafkaCall) -> Body:
     request = call.message()
     try:
-        _authorize(call, request.transactional_id)
+        await authorize_transactional_id(call.rights, services.admin, request.transactional_id)
         await services.transactional_ids.end(
             request.transactional_id, _client_of(request), is_commit=request.committed
         )

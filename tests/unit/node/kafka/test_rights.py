@@ -723,3 +723,45 @@ async def test_a_change_is_in_the_audit_log_with_its_principal() -> None:
         await asked(client, 21)
         noted = {(entry.action, entry.principal) for entry in entries}
         assert {("create_topic", "User:ann"), ("delete_records", "User:ann")} <= noted
+
+
+@virtual
+async def test_a_second_user_of_a_transactional_id_takes_it_over_and_does_not_use_it() -> None:
+    async with cluster_of(Cluster(node_ids=(1,))) as cluster:
+        rights: list[Right] = [
+            (Operation.WRITE, ResourceType.TOPIC),
+            (Operation.WRITE, ResourceType.TRANSACTIONAL_ID),
+        ]
+        node = await prepared(cluster, *entries("ann", rights), *entries("bob", rights))
+        noted: list[AuditEntry] = []
+        node.machine.on_audited(noted.append)
+        ann, bob = await signed_in(node, ANN), await signed_in(node, BOB)
+        own = {"transactional_id": "orders", "transaction_timeout_ms": 60_000}
+        made = await ann.call(22, 4, **own, producer_id=-1, producer_epoch=-1)
+        assert made.error_code == 0
+
+        async def added(client: KafkaClient, of: Any) -> set[int]:
+            found = await client.call(
+                24,
+                3,
+                v3_and_below_transactional_id="orders",
+                v3_and_below_producer_id=of.producer_id,
+                v3_and_below_producer_epoch=of.producer_epoch,
+                v3_and_below_topics=[{"name": "orders", "partitions": [0]}],
+            )
+            return error_codes(found.to_dict())
+
+        assert await added(bob, made) - {0} == {53}
+        assert await added(ann, made) == {0}
+        # Nor may bob write under the id without a transaction.
+        records = batch((made.producer_id, made.producer_epoch, 0))
+        found = await bob.call(0, 9, **produced("orders", records))
+        assert found.responses[0].partition_responses[0].error_code == 31
+        ended = {"producer_id": made.producer_id, "producer_epoch": made.producer_epoch}
+        found = await bob.call(26, 3, transactional_id="orders", committed=True, **ended)
+        assert found.error_code == 53
+        taken = await bob.call(22, 4, **own, producer_id=-1, producer_epoch=-1)
+        assert taken.error_code == 0
+        assert [entry.action for entry in noted].count("take_over_producer") == 1
+        assert await added(bob, taken) == {0}
+        assert await added(ann, made) - {0} == {53}
