@@ -4,6 +4,7 @@ import asyncio
 
 from node.kafka.apis.api import EXTERNAL, Api, Body, KafkaAddress, KafkaCall, KafkaServices
 from node.kafka.listener import CLOSE_S
+from node.kafka.rights import KNOWN
 from node.kafka.wire import cold
 from tests.support.clusters.kafka_clients import KafkaClient, decoded, listener_of
 from tests.support.clusters.nodes import Cluster, cluster_of
@@ -108,7 +109,10 @@ async def test_a_stop_gives_other_requests_a_moment_only() -> None:
         raise AssertionError
 
     async with cluster_of(Cluster(node_ids=(1,))) as cluster:
-        apis = {1: Api(key=1, name="Fetch", first=0, last=FETCH, flexible_from=99, handle=hang)}
+        fetch = Api(
+            key=1, name="Fetch", first=0, last=FETCH, flexible_from=99, handle=hang, access=KNOWN
+        )
+        apis = {1: fetch}
         listener = listener_of(cluster.nodes[1], apis=apis)
         client = KafkaClient(listener.connection())
         client.ask(1, FETCH, fetch_frame(20_000))
