@@ -100,3 +100,42 @@ def test_who_is_gone_has_no_session() -> None:
     sessions.heard("m1", ms(2))
     assert sessions.member("m1") is None
     assert sessions.next_due_ms() == NEVER
+
+
+def test_what_a_member_named_counts_under_the_same_epoch_only() -> None:
+    sessions = GroupSessions()
+    sessions.look(group(member()), ms(0))
+    assert sessions.last_named("m1", 3) is None
+    sessions.named("m1", 3, ONE)
+    assert sessions.last_named("m1", 3) == ONE
+    assert sessions.last_named("m1", 4) is None
+    sessions.named("m2", 3, ONE)
+    assert sessions.last_named("m2", 3) is None
+
+
+def test_an_instance_id_is_held_by_a_member_that_was_heard_and_is_not_away() -> None:
+    sessions = GroupSessions()
+    sessions.look(group(member(instance_id="i1")), ms(0))
+    # A new coordinator does not know whether the last one was told that the member is away.
+    assert sessions.holder_of("i1", besides="m2") is None
+    sessions.heard("m1", ms(1))
+    assert sessions.holder_of("i1", besides="m2") is not None
+    assert sessions.holder_of("i1", besides="m1") is None
+    assert sessions.holder_of("i2", besides="m2") is None
+    sessions.leave_for_now("m1")
+    assert sessions.holder_of("i1", besides="m2") is None
+    sessions.heard("m1", ms(2))
+    assert sessions.holder_of("i1", besides="m2") is not None
+
+
+def test_a_member_that_is_away_gives_back_at_once_and_keeps_its_session() -> None:
+    sessions = GroupSessions()
+    keeping = member(target=ONE, instance_id="i1", session_ms=10_000, rebalance_ms=5_000)
+    sessions.look(group(keeping), ms(1_000))
+    sessions.heard("m1", ms(1_000))
+    assert sessions.expired(ms(2_000)) == []
+    sessions.leave_for_now("m1")
+    assert sessions.expired(ms(2_000)) == ["m1"]
+    assert sessions.is_away("m1", ms(10_999))
+    assert not sessions.is_away("m1", ms(11_000))
+    assert not sessions.is_away("m2", ms(0))
