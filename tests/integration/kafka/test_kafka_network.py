@@ -182,6 +182,44 @@ def test_kafka_python_writes_and_reads_through_one_address(
         assert [value for value in found if value % 6 == number] == list(range(number, 600, 6))
 
 
+def test_transactions_go_through_one_address(balanced: tuple[LocalCluster, str]) -> None:
+    cluster, address = balanced
+    source = create_topic(cluster.nodes[0], "source")
+    target = create_topic(cluster.nodes[0], "target", partitions=3)
+    sent = Sent(cluster, **{"bootstrap.servers": address})
+    for number in range(30):
+        sent.send(source, f"{number}")
+    sent.finish()
+    producer = Producer({"bootstrap.servers": address, "transactional.id": "through"})
+    producer.init_transactions(DEADLINE_S)
+    settings = {
+        "bootstrap.servers": address,
+        "group.id": "transactional",
+        "auto.offset.reset": "earliest",
+        "enable.auto.commit": False,
+    }
+    with closing(Consumer(settings)) as consumer:
+        consumer.subscribe([source])
+        for is_commit in (False, True):
+            producer.begin_transaction()
+            for value in poll(consumer, 10):
+                producer.produce(target, value, partition=int(value) % 3)
+            producer.send_offsets_to_transaction(
+                consumer.position(consumer.assignment()),
+                consumer.consumer_group_metadata(),
+                DEADLINE_S,
+            )
+            if is_commit:
+                producer.commit_transaction(DEADLINE_S)
+            else:
+                producer.abort_transaction(DEADLINE_S)
+        committed = consumer.committed(consumer.assignment(), DEADLINE_S)
+        assert [place.offset for place in committed] == [20]
+    with closing(Consumer({**settings, "group.id": "unused"})) as reader:
+        reader.assign([TopicPartition(target, number, 0) for number in range(3)])
+        assert sorted(map(int, poll(reader, 10))) == list(range(10, 20))
+
+
 def test_through_one_address_no_record_is_lost_or_doubled_while_nodes_die(
     balanced: tuple[LocalCluster, str],
 ) -> None:
