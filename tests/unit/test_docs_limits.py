@@ -26,7 +26,9 @@ from node.consumers import consumer_service, consumer_sessions, records_call
 from node.groups import members, subscriptions
 from node.groups.classic import state as classic_state
 from node.kafka import connection as kafka_connection
-from node.kafka import fetch_sessions
+from node.kafka import fetch_sessions, forwarding
+from node.kafka import listener as kafka_listener
+from node.kafka.wire import primitives
 from node.metrics import exposition, history
 from raft_meta.machine import bounds, producers, transactional_ids, transactions
 from raft_meta.machine.access import access, quotas
@@ -88,6 +90,10 @@ FIXED: dict[str, tuple[ModuleType, str]] = {
     "session of a Kafka client's member": (classic_state, "SESSION_MS_MAX"),
     "protocols of a Kafka client's member": (group_rules, "PROTOCOLS_MAX"),
     "assignments of a Kafka client's group": (group_rules, "ASSIGNMENT_BYTES_MAX"),
+    "request of a Kafka client": (kafka_listener, "FRAME_BYTES_MAX"),
+    "items of a Kafka client's request": (primitives, "ITEMS_MAX"),
+    "requests of one Kafka connection in work": (kafka_connection, "IN_WORK_MAX"),
+    "request behind one address for all nodes": (forwarding, "FORWARDED_MS_MAX"),
     "fetch sessions of a node's Kafka clients": (fetch_sessions, "SESSIONS_MAX"),
     "partitions of all fetch sessions of a node": (fetch_sessions, "PARTITIONS_MAX"),
     "REST consumers": (group_rules, "CONSUMERS_MAX"),
