@@ -82,6 +82,18 @@ def _of_epochs(services: KafkaServices, call: KafkaCall) -> int | None:
     )
 
 
+def _of_producers(services: KafkaServices, call: KafkaCall) -> int | None:
+    image = services.metadata.image
+    return _leader(
+        services,
+        (
+            (image.topic(topic.name), number)
+            for topic in call.message().topics
+            for number in topic.partition_indexes
+        ),
+    )
+
+
 def _coordinator(services: KafkaServices, group_id: str) -> int | None:
     try:
         return services.groups.find_coordinator(group_id)
@@ -136,6 +148,7 @@ OWNERS: Mapping[int, Owner] = {
     32: _of_configs,
     42: _of_groups("groups_names"),
     47: _of_group,
+    61: _of_producers,
     68: _of_group,
     69: _of_groups("group_ids"),
 }

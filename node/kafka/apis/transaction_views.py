@@ -54,7 +54,7 @@ async def _list(services: KafkaServices, call: KafkaCall) -> Body:
         and (not states or _state_of(row) in states)
         and (not ids or row.producer_id in ids)
         and (longest_ms < 0 or (row.is_open and now_ms - row.began_ms > longest_ms))
-        and coordinators.of(row.name) == services.metadata.node_id
+        and (call.address.is_shared or coordinators.of(row.name) == services.metadata.node_id)
     ]
     return call.answer(
         {

@@ -206,6 +206,26 @@ async def test_a_broker_is_described_by_itself() -> None:
 
 
 @virtual
+async def test_producers_and_transactions_are_seen_wherever_a_tool_connects() -> None:
+    async with shared() as (_, clients):
+        for node_id, name in ((1, "a"), (2, "b"), (3, "c")):
+            made = await clients[node_id].call(
+                22, 4, transactional_id=name, transaction_timeout_ms=60_000
+            )
+            assert made.error_code == 0
+        made = await clients[1].call(22, 4, transactional_id=None, transaction_timeout_ms=1)
+        producer = (made.producer_id, made.producer_epoch, 0)
+        assert (await produce(clients[1], batch("a", producer=producer))).error_code == 0
+        for client in clients.values():
+            listed = await client.call(66, 0, state_filters=[], producer_id_filters=[])
+            assert {row.transactional_id for row in listed.transaction_states} == {"a", "b", "c"}
+            found = await client.call(61, 0, topics=[{"name": "t", "partition_indexes": [0]}])
+            (part,) = found.topics[0].partitions
+            assert part.error_code == 0
+            assert [row.producer_id for row in part.active_producers] == [made.producer_id]
+
+
+@virtual
 async def test_a_leader_that_cannot_be_reached_is_none_to_clients() -> None:
     async with shared() as (cluster, clients):
         cluster.network.kill(2)
