@@ -50,6 +50,8 @@ from raft_meta.machine.image import Topic
 SERVED_FROM = 3
 """The first version with record batches of version 2. The versions below are advertised, or librdkafka does not
 compress (librdkafka issue 4956)."""
+ENLISTS_FROM = 12
+"""The first version in which records add their partition to the transaction (KIP-890)."""
 REQUEST_BYTES_MAX = 32 << 20
 REFUSED_KEPT_MS = 30_000
 """How long a batch that was refused keeps its place before the next ones. Afterwards its client has given it up."""
@@ -260,7 +262,10 @@ async def _checked(
     client = KafkaProducer(header.producer_id, header.producer_epoch)
     try:
         found = await services.transactional_ids.transaction_of(
-            name, client, (topic.topic_id, partition)
+            name,
+            client,
+            (topic.topic_id, partition),
+            enlists=call.version >= ENLISTS_FROM,
         )
     except InvalidProducerError as error:
         # The transactional id belongs to another client, which has another producer id.

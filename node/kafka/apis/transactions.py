@@ -6,7 +6,8 @@ TxnOffsetCommit goes to the coordinator of its group, which knows the members.
 A code tells the client how to continue. Codes of unavailable coordinators are retried. A commit that was refused has
 UNKNOWN_PRODUCER_ID: the client then aborts and goes on. The codes of fenced clients and of wrong states end the client.
 
-Source: Kafka's protocol guide, KIP-98, KIP-447 (members in TxnOffsetCommit), KIP-588 (PRODUCER_FENCED).
+Source: Kafka's protocol guide, KIP-98, KIP-447 (members in TxnOffsetCommit), KIP-588 (PRODUCER_FENCED), KIP-890 (a new
+epoch for each transaction).
 """
 
 from collections.abc import Mapping
@@ -45,6 +46,9 @@ from raft_meta.machine.image import PartitionKey
 
 FENCED_FROM = 2
 """The first versions of 24 to 26 in which a fenced client gets PRODUCER_FENCED."""
+RAISES_FROM = 5
+"""The first version of EndTxn in which the client gets its next epoch, and of TxnOffsetCommit in which the group joins
+the transaction (KIP-890)."""
 _Partition = tuple[str, int]
 
 
@@ -244,7 +248,10 @@ async def _stage(
         codes[key] = int(own)
     if commit is not None:
         await services.transactional_ids.stage(
-            request.transactional_id, _client_of(request), commit, enlists=False
+            request.transactional_id,
+            _client_of(request),
+            commit,
+            enlists=call.version >= RAISES_FROM,
         )
     return codes
 
@@ -264,15 +271,22 @@ def _staging_code_of(error: MilenaError) -> KafkaCode:
 
 async def _end_txn(services: KafkaServices, call: KafkaCall) -> Body:
     request = call.message()
+    raises_client = call.version >= RAISES_FROM
+    client = KafkaProducer(-1, -1)
+    code = KafkaCode.NONE
     try:
         await authorize_transactional_id(call.rights, services.admin, request.transactional_id)
-        await services.transactional_ids.end(
-            request.transactional_id, _client_of(request), is_commit=request.committed
+        client = await services.transactional_ids.end(
+            request.transactional_id,
+            _client_of(request),
+            is_commit=request.committed,
+            raises_client=raises_client,
         )
-        code = KafkaCode.NONE
     except MilenaError as error:
+        is_abortable = raises_client and isinstance(error, TransactionAbortedError)
         code = transaction_code_of(error, call.version >= FENCED_FROM)
-    return call.answer({"error_code": call.note(code)})
+        code = KafkaCode.TRANSACTION_ABORTABLE if is_abortable else code
+    return call.answer({"error_code": call.note(code), **client._asdict()})
 
 
 APIS = (
@@ -289,7 +303,7 @@ APIS = (
         key=25,
         name="AddOffsetsToTxn",
         first=0,
-        last=3,
+        last=4,
         flexible_from=3,
         handle=_add_offsets,
         access=needs("READ GROUP", "WRITE TRANSACTIONAL_ID"),
@@ -298,7 +312,7 @@ APIS = (
         key=26,
         name="EndTxn",
         first=0,
-        last=4,
+        last=5,
         flexible_from=3,
         handle=_end_txn,
         access=needs("WRITE TRANSACTIONAL_ID"),
@@ -307,7 +321,7 @@ APIS = (
         key=28,
         name="TxnOffsetCommit",
         first=0,
-        last=4,
+        last=5,
         flexible_from=3,
         handle=_txn_offset_commit,
         access=needs("READ GROUP", "READ TOPIC", "WRITE TRANSACTIONAL_ID"),

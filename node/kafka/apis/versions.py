@@ -13,8 +13,9 @@ from node.kafka.wire import cold
 
 KEY = 18
 LAST = 4
-FEATURES = {"group.version": 1}
-"""The features that the cluster has, and their levels. Level 1 of groups: Kafka's consumer protocol (KIP-848)."""
+FEATURES = {"group.version": 1, "transaction.version": 2}
+"""The features that the cluster has, and their levels. Level 1 of groups: Kafka's consumer protocol (KIP-848). Level 2
+of transactions: a new epoch of the client for each (KIP-890)."""
 ABSENT_LEVEL_FROM = 4
 """The first version whose clients take 0 as the lowest level of a feature, which means that it may be absent."""
 

@@ -286,20 +286,30 @@ class TransactionalIds:
     # -- as leader -------------------------------------------------------------------------------
 
     async def transaction_of(
-        self, name: str, client: KafkaProducer, key: PartitionKey
+        self, name: str, client: KafkaProducer, key: PartitionKey, *, enlists: bool = False
     ) -> LeaderTransaction:
         """Return the open transaction of a client that writes to this partition, which this node leads.
+
+        ``enlists``: the partition joins by this, as of a client with KIP-890.
 
         Raises:
             InvalidProducerError, StaleProducerEpochError: the client is not the present one of this id.
             TransactionNotFoundError: the client has not enlisted the partition.
+            MilenaError: with ``enlists``, as of ``enlist``.
             NoQuorumError: this node does not know the transaction, and no majority could be asked.
         """
         try:
             return _transaction_in(self._metadata.image, name, client, key)
         except MilenaError:
             # This node's image may be behind, for example if the client enlisted at another node a moment ago.
-            return _transaction_in(await self._metadata.current_image(), name, client, key)
+            image = await self._metadata.current_image()
+        if not enlists:
+            return _transaction_in(image, name, client, key)
+        try:
+            return _transaction_in(image, name, client, key)
+        except TransactionNotFoundError:
+            await self.enlist(name, client, [key])
+        return _transaction_in(self._metadata.image, name, client, key)
 
     def is_of_kafka(self, producer_id: int) -> bool:
         """Return whether an id belongs to a transactional id, so that only transactions may use it."""
@@ -331,6 +341,9 @@ class TransactionalIds:
             is_repeated = raises_client and row.former_epoch == client.producer_epoch
             if not is_repeated:
                 check_client_epoch(row, client.producer_epoch)
+            if raises_client and not is_commit and not is_repeated and not row.is_open:
+                # Nothing was enlisted, but a record of the client may be on its way. Its epoch must be over (KIP-890).
+                return await self.begin(name, timeout_ms=row.timeout_ms, client=client)
             if is_repeated or not row.is_open:
                 _check_ended_so(row, wanted, refused)
                 return KafkaProducer(row.producer_id, row.producer_epoch)
@@ -416,7 +429,9 @@ def _check_ended_so(row: KafkaTransactionalId, wanted: str, refused: MilenaError
         TransactionAbortedError: the commit was refused.
         TransactionNotFoundError: there is nothing to end.
     """
-    if row.last == wanted and not row.is_open:
+    # If nothing was enlisted, the abort of a client with KIP-890 only raised its epoch.
+    is_empty_abort = wanted == ABORTED and not row.last and row.former_epoch >= 0
+    if (row.last == wanted or is_empty_abort) and not row.is_open:
         return
     if refused is not None and row.last == ABORTED:
         raise TransactionAbortedError(

@@ -142,7 +142,9 @@ class Process:
             topic, partition = place
             state = node.metadata.image.partition(node.metadata.image.topic_ids[topic], partition)
             found = None if state is None else self._world.cluster.nodes.get(state.leader or -1)
-            return await produce(found or node, self.name, client, place, sent)
+            return await produce(
+                found or node, self.name, client, place, sent, enlists=self.has_epochs
+            )
 
         for _ in range(60):
             try:
@@ -204,7 +206,8 @@ class Process:
         places: list[Place] = [("a", 0)]
         others = [(topic, number) for topic in TOPICS for number in range(PARTITIONS)][1:]
         places += self._rng.sample(others, self._rng.randint(0, 2))
-        await self._enlist(places)
+        if not self.has_epochs:
+            await self._enlist(places)
         for place in places * self._rng.choice((1, 1, 2)):
             count = self._rng.randint(1, 3)
             known = len(tried.sent.get(place, ()))
@@ -236,7 +239,13 @@ class Process:
 
 
 async def produce(
-    node: SimNode, name: str, client: KafkaProducer, place: Place, sent: bytes
+    node: SimNode,
+    name: str,
+    client: KafkaProducer,
+    place: Place,
+    sent: bytes,
+    *,
+    enlists: bool,
 ) -> object:
     """Append a client's batch at a node, as its handler does."""
     topic = node.metadata.image.topic(place[0])
@@ -248,7 +257,7 @@ async def produce(
         is_in_transaction=True,
     )
     key = (topic.topic_id, place[1])
-    found = await node.transactional_ids.transaction_of(name, client, key)
+    found = await node.transactional_ids.transaction_of(name, client, key, enlists=enlists)
     batch, header = in_transaction(batch, header, found)
     return await node.produce.to_leader.append_led(
         topic, place[1], batch, header, acks=Acks.ALL, timeout_ms=3_000

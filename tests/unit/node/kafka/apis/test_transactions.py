@@ -83,6 +83,7 @@ class Session:
         acks: int = -1,
         transactional_id: str | None = "",
         attributes: int = 0x10,
+        version: int = 9,
     ) -> int:
         key = (topic, partition)
         base = self.sequences.get(key, 0) if sequence is None else sequence
@@ -92,7 +93,7 @@ class Session:
         assert state.leader is not None
         found = await self.at(state.leader).call(
             0,
-            9,
+            version,
             transactional_id=self.name if transactional_id == "" else transactional_id,
             acks=acks,
             timeout_ms=1_000,
@@ -433,6 +434,63 @@ async def test_overdue_records_are_aborted_and_their_client_is_fenced() -> None:
         assert await tx.send("later") == 47
         assert await tx.end(True) == 90
         assert await seen(cluster) == []
+
+
+class TestWithNewEpochs:
+    """Clients with KIP-890: records and offsets enlist by themselves, and each end gives the next epoch."""
+
+    async def end(self, tx: Session, committed: bool, *, node_id: int = 1) -> int:
+        found = await tx.at(node_id).call(26, 5, committed=committed, **tx.fields)
+        if not found.error_code:
+            tx.producer = (found.producer_id, found.producer_epoch)
+            tx.sequences.clear()
+        return int(found.error_code)
+
+    @virtual
+    async def test_records_and_offsets_enlist_by_themselves(self) -> None:
+        async with sessions() as (cluster, tx):
+            first = tx.producer
+            assert await tx.send("a", version=12) == 0
+            assert await tx.stage("g", 7, version=5) == 0
+            assert await tx.offset("g", is_stable=True) == (88, -1)
+            assert await self.end(tx, True) == 0
+            assert tx.producer == (first[0], first[1] + 1)
+            assert await tx.send("never", version=12) == 0
+            assert await self.end(tx, False) == 0
+            assert await tx.offset("g", is_stable=True) == (0, 7)
+            assert await seen(cluster) == ["a"]
+
+    @virtual
+    async def test_a_late_end_does_not_touch_the_next_transaction(self) -> None:
+        async with sessions() as (cluster, tx):
+            await tx.send("a", version=12)
+            former = tx.producer
+            assert await self.end(tx, True) == 0
+            present = tx.producer
+            for committed, code in ((True, 0), (False, 48)):
+                tx.producer = former
+                assert await self.end(tx, committed, node_id=2) == code
+            tx.producer = present
+            await tx.send("b", version=12)
+            tx.producer = former
+            assert await self.end(tx, True) == 48
+            assert await tx.send("late", sequence=1, version=12) == 47
+            tx.producer = present
+            assert await self.end(tx, False) == 0
+            assert await seen(cluster) == ["a"]
+
+    @virtual
+    async def test_an_abort_of_nothing_raises_the_epoch(self) -> None:
+        """A record may be on its way, and must not begin a transaction after the abort."""
+        async with sessions() as (_, tx):
+            former = tx.producer
+            assert await self.end(tx, True) == 48
+            assert await self.end(tx, False) == 0
+            assert tx.producer == (former[0], former[1] + 1)
+            present, tx.producer = tx.producer, former
+            assert await tx.send("late", version=12) == 47
+            assert await self.end(tx, False) == 0
+            assert tx.producer == present
 
 
 class TestBesideHttp:

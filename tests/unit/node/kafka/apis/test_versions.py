@@ -23,9 +23,10 @@ async def test_the_list_is_the_table(version: int) -> None:
     }
     least = 0 if version >= 4 else 1
     told = [(one.name, one.min_version, one.max_version) for one in found.supported_features or ()]
-    assert told == ([("group.version", least, 1)] if version >= 3 else [])
+    features = [("group.version", 1), ("transaction.version", 2)] if version >= 3 else []
+    assert told == [(name, least, level) for name, level in features]
     levels = [(one.name, one.max_version_level) for one in found.finalized_features or ()]
-    assert levels == ([("group.version", 1)] if version >= 3 else [])
+    assert levels == features
 
 
 @pytest.mark.parametrize("version", [5, 99, 32_767, -1, -32_768])
