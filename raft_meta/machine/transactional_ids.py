@@ -156,8 +156,7 @@ def _init(image: Image, index: int, now_ms: WallMs, command: InitTransactionalId
         )
     row = image.transactional_ids.get(name)
     if row is None:
-        if command.producer_id >= 0:
-            client_row(image, name, command.producer_id)
+        # A producer id is ignored here, as in Kafka: the transactional id may have expired, and some clients send 0.
         if name in image.producer_names:
             raise ConflictError(
                 f"Name '{name}' belongs to a producer of the HTTP API; choose another transactional id."

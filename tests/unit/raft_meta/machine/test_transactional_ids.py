@@ -95,7 +95,15 @@ class TestInit:
         cluster.init()
         assert isinstance(cluster.try_init(client=first), StaleProducerEpochError)
         assert isinstance(cluster.try_init(client=(99, 0)), InvalidProducerError)
-        assert isinstance(cluster.try_init("unknown", client=first), InvalidProducerError)
+
+    def test_an_unknown_id_begins_again_whatever_the_client_remembers(
+        self, cluster: KafkaTransactionCluster
+    ) -> None:
+        """An id may have expired. @platformatic/kafka sends producer id 0 and epoch 0 with a new one."""
+        for name, client in (("unknown", cluster.init()), ("new", (0, 0))):
+            assert cluster.try_init(name, client=client) is None
+            row = cluster.image.transactional_ids[name]
+            assert (row.producer_id, row.producer_epoch) != client
 
     @pytest.mark.parametrize(
         ("name", "timeout_ms"),
