@@ -164,10 +164,10 @@ class ConnectionIdentity:
         return True
 
     async def authenticate(self, message: bytes, image: Image, wall_ms: int) -> SaslStep:
-        """Take the client's message of the exchange that has begun; return the response.
+        """Take the client's message of the present exchange; return the response.
 
         Raises:
-            SaslStateError: no exchange has begun.
+            SaslStateError: there is no exchange.
             UnauthenticatedError: the credentials are wrong. The exchange is over.
             TooManyRequestsError, NotReadyError: the credentials cannot be checked now.
         """

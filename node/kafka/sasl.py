@@ -25,7 +25,7 @@ _BEARER = re.compile(r"bearer +([A-Za-z0-9._~+/=-]+)", re.IGNORECASE)
 
 
 class SaslCredentials(NamedTuple):
-    """What a client sent. ``user``: the user for whom the credentials must be; None: the client named none."""
+    """Credentials that a client sent. ``user``: the user to whom they must belong; None: the client named none."""
 
     authorization: str
     user: str | None

@@ -114,8 +114,8 @@ def test_every_error_of_the_table_is_declared_by_some_operation_or_is_of_none():
         "route_not_found", "method_not_allowed",
         # Between nodes; no client is told.
         DrainingError.code, "stale_leader_epoch", "stale_controller_epoch", "broker_id_in_use",
-        # Answers to members of classic groups, which use Kafka's protocol.
-        "generation", "group_subscribed", "inconsistent_group_protocol", "invalid_session_timeout",
+        # Answers to members of groups that use Kafka's protocol.
+        "generation", "group_subscribed", "inconsistent_group_protocol", "instance_held", "invalid_session_timeout",
         "member_id_required", "rebalance_in_progress",
         # Faults: 500 stands with each operation.
         "internal_error", "corrupt_batch", "disk_failed", "startup",
