@@ -21,7 +21,7 @@ from node.metadata.discovery import VOTERS
 from node.peers import codec as peer_codec
 from node.peers.link import Handler
 from node.peers.port import Fields
-from node.services.messages import KEYED_TRANSACTION, MOVES, SEQUENCES
+from node.services.messages import KEYED_TRANSACTION, KNOWN_IMAGE, MOVES, SEQUENCES
 from tests.support.clusters.nodes import Cluster, SimNode, cluster_of
 from tests.support.clusters.peer_samples import fields_of, names_of_samples, samples_of
 from tests.support.fakes.peers import travelled
@@ -58,6 +58,7 @@ _RARE: dict[str, Fields] = {
         "topic": "", "partition": 0, "epoch": 0, "partitions": 1, "key": b"k" * 16,
     },
     SEQUENCES.name: {"id": 1, "epoch": 0},
+    KNOWN_IMAGE.name: {"index": 0},
     VOTERS.name: {},
     MOVES.name: {},
 }  # fmt: skip
