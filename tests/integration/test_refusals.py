@@ -89,7 +89,7 @@ def refusal(tmp_path, *words, **settings):
         (["--heartbeat-ms", "soon"], {}, ["--heartbeat-ms", "'soon'", "20 to 20000 ms"]),
         (["--node-id", "0"], {}, ["--node-id", "'0'", "1 to 999999999"]),
         ([], {"listen": "8082"}, ["MILENA_LISTEN", "'8082'", "HOST:PORT"]),
-        ([], {"brokr_session_ms": "900"}, ["MILENA_BROKR_SESSION_MS", "broker_session_ms"]),
+        ([], {"brokr_session_ms": "900"}, ["MILENA_BROKR_SESSION_MS", "MILENA_BROKER_SESSION_MS"]),
         (["--heartbeat-ms", "900"], {}, ["heartbeat_ms = 900", "broker_session_ms = 1500"]),
         (["--peers", "1=a:1,2=b:1"], {}, ["--peers", "2 voters survive"]),
         (["--node-id", "4", "--peers", "1=a:1,2=b:1,3=c:1"], {}, ["node_id = 4", "--join"]),
