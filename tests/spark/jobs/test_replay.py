@@ -288,7 +288,7 @@ def test_what_cannot_be_is_refused_before_anything_is_written(run, root, cluster
         (tmp_path, to, "n", [], 4, "is no archive"),
         (root, to, "a b", [], 64, "no name"),
         (root, to, "n", ["--from", "-1h"], 64, "another time for each run"),
-        (root, to, "n", ["--from", "soon"], 64, "is no time"),
+        (root, to, "n", ["--from", "soon"], 64, "is not a time"),
         (root, to, "n", ["--from", "2026-01-02", "--until", "2026-01-02"], 64, "before --until"),
         (root, to, "n", ["--partitions", "2-1"], 64, "write 0,2,5-7"),
     ]

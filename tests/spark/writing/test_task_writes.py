@@ -121,7 +121,7 @@ def test_a_task_that_is_run_again_adds_nothing(cluster):
     transaction = sink.begin()
     with pytest.raises(BrokenError):
         sink.write(transaction, values, breaks_at=2900)
-    assert sink.topic in str(ok(call(sink.node, "GET /transactions")))
+    assert eventually(lambda: sink.topic in str(ok(call(sink.node, "GET /transactions"))))
     message = sink.write(transaction, values)
     commit([message, sink.write(transaction, texts(5), task=1)], sink.topic)
     assert eventually(lambda: len(sink.values()) == 3005)
