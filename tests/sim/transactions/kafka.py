@@ -297,7 +297,7 @@ class TransactionWorld:
         return tried
 
     def later(self, request: Callable[[SimNode], Awaitable[object]], seconds: float) -> None:
-        """Let a request arrive a second time; nobody waits for its answer."""
+        """Let a request arrive a second time, and ignore its answer."""
 
         async def send() -> None:
             await asyncio.sleep(seconds)

@@ -1,4 +1,4 @@
-"""Fetches of stored batches whose records are in memory take the lane, and nobody can tell by the answers."""
+"""Fetches of stored batches whose records are in memory take the lane, and get the same answers as on the usual way."""
 
 import random
 from contextlib import asynccontextmanager
@@ -75,7 +75,7 @@ async def test_the_second_fetch_of_a_head_takes_the_lane_whatever_its_offset():
 
 @pytest.mark.parametrize("size", [20, 7000])
 async def test_every_range_is_answered_byte_for_byte_as_by_the_usual_way(size):
-    """Of bodies that are copied behind their head, and of larger ones."""
+    """Fetch bodies that are copied behind their head, and larger ones."""
     chance = random.Random(size)
     async with filled(size=size) as (api, client):
         await client.ask(fetch_of("offset=0"))

@@ -695,7 +695,7 @@ async def test_a_second_user_cannot_use_or_take_over_the_first_ones_producer() -
         assert await code(ann, 0, 0, producer_id) == 0
         for epoch, sequence in ((0, 1), (0, 0), (1, 0), (5, 0)):
             assert await code(bob, epoch, sequence, producer_id) == 31
-        # The next id of ann's block, and one that nobody has: the same response.
+        # The next id of ann's block, and one that was never given out: the same response.
         assert await code(bob, 0, 0, producer_id + 1) == 31
         assert await code(bob, 0, 0, 1 << 40) == 31
         assert cluster.runner(1, "orders").log.log_end_offset == 1

@@ -210,7 +210,7 @@ async def test_a_static_member_comes_back_to_its_partitions() -> None:
     async with cluster_of() as cluster:
         client = await started(cluster)
         joined = await beat(client, instance_id="i1")
-        # While it is there, nobody else gets its name; its partitions stay with it when it is away.
+        # While it is there, no other member gets its name. While it is away, its partitions stay with it.
         second = await beat(client, member_id="m2", instance_id="i1")
         assert second.error_code == KafkaCode.UNRELEASED_INSTANCE_ID
         await beat(client, member_id="m3")

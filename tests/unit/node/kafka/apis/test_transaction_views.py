@@ -1,4 +1,4 @@
-"""What admin clients see of transactions."""
+"""The views of transactions that admin clients get."""
 
 from typing import Any
 

@@ -165,7 +165,7 @@ async def sessions(*names: str, partitions: int = 1) -> AsyncIterator[Any]:
 
 
 async def seen(cluster: Cluster, *, node_id: int = 2, topic: str = "t") -> list[Any]:
-    """What readers of committed records see once all ends are in the logs."""
+    """Return the records that readers of committed ones see, once all ends are in the logs."""
     await cluster.until(lambda: not cluster.image.ending and not opened(cluster))
     return await read(cluster, node_id=node_id, topic=topic)
 
