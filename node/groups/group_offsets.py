@@ -7,13 +7,11 @@ Offsets expire after ``offsets_retention_minutes``. The time counts from the lat
 last member, or the offset was committed. A group with members keeps all its offsets. Source: KIP-211.
 """
 
-import asyncio
 import logging
-from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from milena.model.contained import ContainedErrors, EntryPoint
+from milena.model.contained import ContainedErrors
 from milena.model.errors import (
     DrainingError,
     MilenaError,
@@ -26,6 +24,7 @@ from node.config.budgets import BARRIER_MS, PROPOSE_MS
 from node.control.standing import Standing
 from node.groups.coordinator_calls import CoordinatorCalls
 from node.groups.group_messages import GroupCommitRequest
+from node.metadata.batched_proposals import BatchedProposals
 from node.metadata.store import MetadataStore
 from node.metrics.counts import GroupCounts
 from node.peers.messages import Done
@@ -54,13 +53,6 @@ GROUPS_PER_EXPIRY_MAX = 1_000
 MINUTE_MS = 60_000
 
 
-@dataclass(slots=True)
-class _Queued:
-    commit: GroupCommit
-    size: int
-    done: asyncio.Future[None]
-
-
 class CommitQueue:
     """Gathers commits of the groups that this node coordinates. Owned by the data loop."""
 
@@ -75,11 +67,14 @@ class CommitQueue:
         self._metadata = metadata
         self._standing = standing
         self._counts = counts
-        self._contained = contained
-        self._queue: deque[_Queued] = deque()
-        self._queued_bytes = 0
-        self._task: asyncio.Task[None] | None = None
-        self._is_closed = False
+        self._commits: BatchedProposals[GroupCommit] = BatchedProposals(
+            propose=self._propose,
+            size_of=_size,
+            changes_max=group_rules.COMMITS_PER_COMMAND_MAX,
+            bytes_max=COMMAND_BYTES_MAX,
+            contained=contained,
+            task="group-commits",
+        )
 
     async def on_commit(self, request: GroupCommitRequest) -> Done:
         """Commit the offsets of a request; see ``commit``."""
@@ -117,99 +112,49 @@ class CommitQueue:
             FateUnknownError: the offsets may be committed.
         """
         offsets.check_commit(self._metadata.image, commit)
-        size = _size(commit)
-        if self._is_closed:
-            raise DrainingError("this node is stopping; nothing was committed")
-        if self._queued_bytes + size > QUEUED_BYTES_MAX:
+        if self._commits.queued_bytes + _size(commit) > QUEUED_BYTES_MAX:
             raise TooManyRequestsError("too many commits wait for the quorum; try again")
-        queued = _Queued(commit, size, asyncio.get_running_loop().create_future())
-        self._queue.append(queued)
-        self._queued_bytes += size
-        if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._run())
-        await queued.done
+        await self._commits.add(commit)
 
-    async def _run(self) -> None:
-        while self._queue:
-            taken = self._take()
-            try:
-                codes = await self._metadata.propose(
-                    CommitOffsets(
-                        broker_id=self._metadata.node_id,
-                        broker_epoch=self._standing.broker_epoch,
-                        commits=tuple(queued.commit for queued in taken),
-                    ),
-                    timeout_ms=PROPOSE_MS,
-                )
-                assert isinstance(codes, tuple), codes
-                self._counts.commit_commands += 1
-                for queued, code in zip(taken, codes, strict=True):
-                    self._settle(queued, code)
-            except Exception as error:  # noqa: BLE001 - those who wait hear of it, and the next ones are served
-                if not isinstance(error, MilenaError):
-                    error = self._contained.report(EntryPoint.TASK, error, "task", "group-commits")
-                refusal = _as_refusal(error)
-                for queued in taken:
-                    _end(queued, refusal)
-        # Not in a callback of this task: a caller that was just answered may add the next commit before that runs.
-        self._task = None
+    async def _propose(self, commits: Sequence[GroupCommit]) -> list[MilenaError | None]:
+        try:
+            codes = await self._metadata.propose(
+                CommitOffsets(
+                    broker_id=self._metadata.node_id,
+                    broker_epoch=self._standing.broker_epoch,
+                    commits=tuple(commits),
+                ),
+                timeout_ms=PROPOSE_MS,
+            )
+        except StaleBrokerEpochError as error:
+            # A broker with an earlier epoch coordinates no group.
+            raise NotCoordinatorError(f"{error.message} Nothing was committed.") from error
+        assert isinstance(codes, tuple), codes
+        self._counts.commit_commands += 1
+        return [self._outcome(commit, code) for commit, code in zip(commits, codes, strict=True)]
 
-    def _take(self) -> list[_Queued]:
-        taken: list[_Queued] = []
-        size = 0
-        while self._queue and len(taken) < group_rules.COMMITS_PER_COMMAND_MAX:
-            size += self._queue[0].size
-            if taken and size > COMMAND_BYTES_MAX:
-                break
-            taken.append(self._queue.popleft())
-        self._queued_bytes -= sum(queued.size for queued in taken)
-        return taken
-
-    def _settle(self, queued: _Queued, code: str) -> None:
+    def _outcome(self, commit: GroupCommit, code: str) -> MilenaError | None:
         if not code:
             self._counts.commits += 1
-            self._counts.committed_offsets += len(queued.commit.offsets)
-            _end(queued, None)
-            return
+            self._counts.committed_offsets += len(commit.offsets)
+            return None
         # The state has changed since ``commit`` checked it. A second check gives the reason in words.
         try:
-            offsets.check_commit(self._metadata.image, queued.commit)
+            offsets.check_commit(self._metadata.image, commit)
         except MilenaError as error:
             if error.code == code:
-                _end(queued, error)
-                return
-        _end(queued, codec.error_of(code, "the group changed meanwhile; nothing was committed"))
+                return error
+        return codec.error_of(code, "the group changed meanwhile; nothing was committed")
 
     async def close(self) -> None:
         """Refuse the commits that wait, and stop."""
-        self._is_closed = True
-        while self._queue:
-            _end(
-                self._queue.popleft(),
-                DrainingError("this node is stopping; nothing was committed"),
-            )
-        if self._task is not None:
-            await asyncio.gather(self._task, return_exceptions=True)
+        await self._commits.close(
+            lambda: DrainingError("this node is stopping; nothing was committed")
+        )
 
 
 def _size(commit: GroupCommit) -> int:
     return COMMIT_BYTES + sum(OFFSET_BYTES + len(row.metadata.encode()) for row in commit.offsets)
-
-
-def _end(queued: _Queued, error: MilenaError | None) -> None:
-    if queued.done.done():
-        return
-    if error is None:
-        queued.done.set_result(None)
-    else:
-        queued.done.set_exception(error)
-
-
-def _as_refusal(error: MilenaError) -> MilenaError:
-    """Return NotCoordinatorError in place of a stale broker epoch: such a broker coordinates no group."""
-    if isinstance(error, StaleBrokerEpochError):
-        return NotCoordinatorError(f"{error.message} Nothing was committed.")
-    return error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,8 +2,7 @@
 
 import asyncio
 import logging
-from collections import deque
-from dataclasses import dataclass
+from collections.abc import Sequence
 from itertools import islice
 
 from milena.model.clock import Clock
@@ -27,6 +26,7 @@ from milena.model.errors import (
     TransactionNotFoundError,
 )
 from node.config.budgets import PROPOSE_MS
+from node.metadata.batched_proposals import BatchedProposals
 from node.metadata.store import MetadataStore
 from raft_meta.machine import codec
 from raft_meta.machine.commands import (
@@ -69,13 +69,6 @@ def abort_of(producer_id: int, producer_epoch: int) -> TransactionEnd:
     )
 
 
-@dataclass(slots=True)
-class _QueuedEnd:
-    end: TransactionEnd
-    size: int
-    done: asyncio.Future[None]
-
-
 class TransactionEnds:
     """Two queues: ends, and finished markers. Each has one command in flight at a time. Owned by the data loop."""
 
@@ -89,9 +82,15 @@ class TransactionEnds:
         self._metadata = metadata
         self._clock = clock
         self._contained = contained
-        self._queue: deque[_QueuedEnd] = deque()
+        self._ends: BatchedProposals[TransactionEnd] = BatchedProposals(
+            propose=self._propose_ends,
+            size_of=_size,
+            changes_max=ENDS_PER_COMMAND_MAX,
+            bytes_max=COMMAND_BYTES_MAX,
+            contained=contained,
+            task="transaction-ends",
+        )
         self._finished: dict[_Marker, None] = {}
-        self._ending: asyncio.Task[None] | None = None
         self._finishing: asyncio.Task[None] | None = None
         self._is_closed = False
 
@@ -107,15 +106,18 @@ class TransactionEnds:
             NoQuorumError, DrainingError: nothing was decided.
             FateUnknownError: the transaction may have ended.
         """
-        if self._is_closed:
-            raise DrainingError("this node is stopping; the transaction is still open")
-        if len(self._queue) >= QUEUED_MAX:
+        if len(self._ends) >= QUEUED_MAX:
             raise TooManyTransactionsError("too many transactions wait for the quorum; try again")
-        queued = _QueuedEnd(end, _size(end), asyncio.get_running_loop().create_future())
-        self._queue.append(queued)
-        if self._ending is None:
-            self._ending = asyncio.get_running_loop().create_task(self._run_ends())
-        await queued.done
+        await self._ends.add(end)
+
+    async def _propose_ends(self, ends: Sequence[TransactionEnd]) -> list[MilenaError | None]:
+        codes = await self._metadata.propose(
+            EndTransactions(ends=tuple(ends)), timeout_ms=PROPOSE_MS
+        )
+        assert isinstance(codes, tuple), codes
+        return [
+            _error_of(end, code) if code else None for end, code in zip(ends, codes, strict=True)
+        ]
 
     def is_finishing(self, key: PartitionKey, identity: Identity) -> bool:
         """Return whether a marker is queued to be reported to the quorum."""
@@ -129,40 +131,6 @@ class TransactionEnds:
         if self._finishing is None:
             self._finishing = asyncio.get_running_loop().create_task(self._run_markers())
 
-    async def _run_ends(self) -> None:
-        while self._queue:
-            taken = self._take()
-            try:
-                codes = await self._metadata.propose(
-                    EndTransactions(ends=tuple(queued.end for queued in taken)),
-                    timeout_ms=PROPOSE_MS,
-                )
-                assert isinstance(codes, tuple), codes
-                for queued, code in zip(taken, codes, strict=True):
-                    assert isinstance(code, str), code
-                    _settle(queued, _error_of(queued.end, code) if code else None)
-            except Exception as error:  # noqa: BLE001 - those who wait hear of it, and the next ones are served
-                refusal = self._typed(error, "transaction-ends")
-                for queued in taken:
-                    _settle(queued, refusal)
-        # Set it here, not in a callback of this task: before that runs, a caller may add the next end.
-        self._ending = None
-
-    def _typed(self, error: Exception, task: str) -> MilenaError:
-        if isinstance(error, MilenaError):
-            return error
-        return self._contained.report(EntryPoint.TASK, error, "task", task)
-
-    def _take(self) -> list[_QueuedEnd]:
-        taken: list[_QueuedEnd] = []
-        size = 0
-        while self._queue and len(taken) < ENDS_PER_COMMAND_MAX:
-            size += self._queue[0].size
-            if taken and size > COMMAND_BYTES_MAX:
-                break
-            taken.append(self._queue.popleft())
-        return taken
-
     async def _run_markers(self) -> None:
         while self._finished:
             await self._clock.sleep(FINISH_EVERY_MS)
@@ -172,7 +140,11 @@ class TransactionEnds:
                 await self._metadata.propose(FinishMarkers(markers=markers), timeout_ms=PROPOSE_MS)
             except Exception as error:  # noqa: BLE001 - the queue must not stop with those in it
                 # The endings are still in the image, so the next check of the image reports these markers again.
-                refusal = self._typed(error, "transaction-markers")
+                refusal: Exception = error
+                if not isinstance(error, MilenaError):
+                    refusal = self._contained.report(
+                        EntryPoint.TASK, error, "task", "transaction-markers"
+                    )
                 logger.info("finished markers not told, again later: %s", refusal)
                 self._finished.clear()
                 break
@@ -183,16 +155,14 @@ class TransactionEnds:
     async def close(self) -> None:
         """Refuse the ends that still wait, and stop."""
         self._is_closed = True
-        while self._queue:
-            _settle(
-                self._queue.popleft(),
-                DrainingError("this node is stopping; the transaction is still open"),
-            )
         if self._finishing is not None:
             # If a report is lost, the partition's next leader repeats it.
             self._finishing.cancel()
-        tasks = [task for task in (self._ending, self._finishing) if task is not None]
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._ends.close(
+            lambda: DrainingError("this node is stopping; the transaction is still open")
+        )
+        if self._finishing is not None:
+            await asyncio.gather(self._finishing, return_exceptions=True)
 
 
 def _size(end: TransactionEnd) -> int:
@@ -216,15 +186,6 @@ def _message_of(
         producer_id=producer_id,
         producer_epoch=producer_epoch,
     )
-
-
-def _settle(queued: _QueuedEnd, error: MilenaError | None) -> None:
-    if queued.done.done():
-        return
-    if error is None:
-        queued.done.set_result(None)
-    else:
-        queued.done.set_exception(error)
 
 
 _WHYS = {

@@ -17,13 +17,10 @@ Source: KIP-98, KIP-360, KIP-447, KIP-890.
 """
 
 import asyncio
-from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from milena.model.clock import Clock
-from milena.model.contained import EntryPoint
 from milena.model.errors import (
     DrainingError,
     MilenaError,
@@ -35,6 +32,7 @@ from milena.model.errors import (
     TransactionNotFoundError,
 )
 from node.config.budgets import ANSWER_MS, BARRIER_MS, PROPOSE_MS, RETRY_MS, SHORT_RETRY_MS
+from node.metadata.batched_proposals import BatchedProposals
 from node.metadata.store import MetadataStore
 from node.metrics.counts import NodeCounts
 from node.peers.messages import Done, ask, peer_handler
@@ -88,13 +86,6 @@ class LeaderTransaction(NamedTuple):
     timeout_ms: int
 
 
-@dataclass(slots=True)
-class _QueuedEnlistment:
-    enlistment: Enlistment
-    size: int
-    done: asyncio.Future[None]
-
-
 class TransactionalIds:
     """Serves transactions of Kafka clients; as a leader, finds the transaction of a record. Owned by the data loop."""
 
@@ -114,9 +105,14 @@ class TransactionalIds:
         self._lookup = lookup
         self._peer = peer
         self._counts = counts
-        self._queue: deque[_QueuedEnlistment] = deque()
-        self._task: asyncio.Task[None] | None = None
-        self._is_closed = False
+        self._enlistments: BatchedProposals[Enlistment] = BatchedProposals(
+            propose=self._propose_enlistments,
+            size_of=_size,
+            changes_max=ENLISTMENTS_PER_COMMAND_MAX,
+            bytes_max=COMMAND_BYTES_MAX,
+            contained=counts.contained,
+            task="kafka-enlistments",
+        )
         self.on_known_image = peer_handler(KNOWN_IMAGE, self._tell_known)
 
     # -- begin -----------------------------------------------------------------------------------
@@ -178,52 +174,21 @@ class TransactionalIds:
         await self._enlist(_enlistment(name, client, groups=groups, offsets=(commit,)))
 
     async def _enlist(self, enlistment: Enlistment) -> None:
-        if self._is_closed:
-            raise DrainingError("this node is stopping; nothing was enlisted")
-        if len(self._queue) >= QUEUED_MAX:
+        if len(self._enlistments) >= QUEUED_MAX:
             raise TooManyTransactionsError("too many enlistments wait for the quorum; try again")
-        queued = _QueuedEnlistment(
-            enlistment, _size(enlistment), asyncio.get_running_loop().create_future()
+        await self._enlistments.add(enlistment)
+
+    async def _propose_enlistments(
+        self, enlistments: Sequence[Enlistment]
+    ) -> list[MilenaError | None]:
+        codes = await self._metadata.propose(
+            EnlistInTransactions(enlistments=tuple(enlistments)), timeout_ms=PROPOSE_MS
         )
-        self._queue.append(queued)
-        if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._run())
-        await queued.done
-
-    async def _run(self) -> None:
-        while self._queue:
-            taken = self._take()
-            try:
-                codes = await self._metadata.propose(
-                    EnlistInTransactions(enlistments=tuple(queued.enlistment for queued in taken)),
-                    timeout_ms=PROPOSE_MS,
-                )
-                assert isinstance(codes, tuple), codes
-                for queued, code in zip(taken, codes, strict=True):
-                    assert isinstance(code, str), code
-                    _settle(queued, _error_of(queued.enlistment, code) if code else None)
-            except Exception as error:  # noqa: BLE001 - those who wait hear of it, and the next ones are served
-                refusal = (
-                    error
-                    if isinstance(error, MilenaError)
-                    else self._counts.contained.report(
-                        EntryPoint.TASK, error, "task", "kafka-enlistments"
-                    )
-                )
-                for queued in taken:
-                    _settle(queued, refusal)
-        # Set it here, not in a callback of this task: before that runs, a caller may add the next one.
-        self._task = None
-
-    def _take(self) -> list[_QueuedEnlistment]:
-        taken: list[_QueuedEnlistment] = []
-        size = 0
-        while self._queue and len(taken) < ENLISTMENTS_PER_COMMAND_MAX:
-            size += self._queue[0].size
-            if taken and size > COMMAND_BYTES_MAX:
-                break
-            taken.append(self._queue.popleft())
-        return taken
+        assert isinstance(codes, tuple), codes
+        return [
+            _error_of(enlistment, code) if code else None
+            for enlistment, code in zip(enlistments, codes, strict=True)
+        ]
 
     async def _tell_leaders(self, partitions: Iterable[PartitionKey]) -> None:
         """Wait until the image of each leader is as new as the present one.
@@ -413,13 +378,9 @@ class TransactionalIds:
 
     async def close(self) -> None:
         """Refuse the enlistments that still wait, and stop."""
-        self._is_closed = True
-        while self._queue:
-            _settle(
-                self._queue.popleft(), DrainingError("this node is stopping; nothing was enlisted")
-            )
-        if self._task is not None:
-            await asyncio.gather(self._task, return_exceptions=True)
+        await self._enlistments.close(
+            lambda: DrainingError("this node is stopping; nothing was enlisted")
+        )
 
 
 def _check_ended_so(row: KafkaTransactionalId, wanted: str, refused: MilenaError | None) -> None:
@@ -486,15 +447,6 @@ def _size(enlistment: Enlistment) -> int:
             for offset in commit.offsets
         )
     )
-
-
-def _settle(queued: _QueuedEnlistment, error: MilenaError | None) -> None:
-    if queued.done.done():
-        return
-    if error is None:
-        queued.done.set_result(None)
-    else:
-        queued.done.set_exception(error)
 
 
 def _error_of(enlistment: Enlistment, code: str) -> MilenaError:
