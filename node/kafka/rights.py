@@ -6,12 +6,11 @@ own, and the others are served.
 """
 
 import logging
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from http_api.access.callers import Caller
 from http_api.access.rights import CallerRights
-from milena.model.access import CLUSTER_NAME, Operation, ResourceType
+from milena.model.access import CLUSTER_NAME, OPERATIONS_OF, Operation, ResourceType
 from milena.model.errors import ForbiddenError
 from node.kafka.identity import ConnectionIdentity
 
@@ -78,29 +77,7 @@ NUMBERS = {
     Operation.IDEMPOTENT_WRITE: 12,
 }
 """Kafka's numbers of operations. Source: KIP-430."""
-_OPERATIONS: Mapping[ResourceType, tuple[Operation, ...]] = {
-    ResourceType.TOPIC: (
-        Operation.READ,
-        Operation.WRITE,
-        Operation.CREATE,
-        Operation.DELETE,
-        Operation.ALTER,
-        Operation.DESCRIBE,
-        Operation.DESCRIBE_CONFIGS,
-        Operation.ALTER_CONFIGS,
-    ),
-    ResourceType.GROUP: (Operation.READ, Operation.DELETE, Operation.DESCRIBE),
-    ResourceType.CLUSTER: (
-        Operation.CREATE,
-        Operation.ALTER,
-        Operation.DESCRIBE,
-        Operation.CLUSTER_ACTION,
-        Operation.DESCRIBE_CONFIGS,
-        Operation.ALTER_CONFIGS,
-        Operation.IDEMPOTENT_WRITE,
-    ),
-}
-"""The operations that a resource of each type has."""
+_OPERATIONS = {kind: found - {Operation.ALL} for kind, found in OPERATIONS_OF.items()}
 _ALL = {
     kind: frozenset(NUMBERS[operation] for operation in operations)
     for kind, operations in _OPERATIONS.items()
