@@ -150,8 +150,8 @@ class KafkaConnection(asyncio.Protocol):
         self._may_write.set()
         self._is_starting = False
         """Whether the task works on a frame that is in neither of the two queues."""
-        self._muted_until_s: float | None = None
-        """When the connection reads again after its client has used up its quota; None: it reads."""
+        self._unmuting: asyncio.TimerHandle | None = None
+        """Lets the connection read again, after its client has used up its quota; None: it reads."""
         self._is_reading = True
         self._is_held = False
         """Whether the budget of all clients stops this connection."""
@@ -195,6 +195,8 @@ class KafkaConnection(asyncio.Protocol):
         context.unsent.discard(self)
         self._budget.leave(self)
         context.on_closed(self)
+        if self._unmuting is not None:
+            self._unmuting.cancel()
         if self._task is not None:
             self._task.cancel()
         for entry in self._unanswered:
@@ -286,7 +288,7 @@ class KafkaConnection(asyncio.Protocol):
             return
         most = IN_WORK_MAX if self._is_let_in else 1
         is_full = len(self._waiting) + len(self._unanswered) + self._is_starting >= most
-        may_read = not (is_full or self._is_held or self._muted_until_s is not None)
+        may_read = not (is_full or self._is_held or self._unmuting is not None)
         if may_read != self._is_reading:
             self._is_reading = may_read
             if may_read:
@@ -427,15 +429,17 @@ class KafkaConnection(asyncio.Protocol):
     def _mute(self, wait_s: float) -> None:
         """Do not read for a while. Source: KIP-219."""
         until_s = self._loop.time() + wait_s
-        if self._muted_until_s is None or until_s > self._muted_until_s:
-            self._muted_until_s = until_s
-            self._loop.call_at(until_s, self._unmute)
-            self._flow()
+        if self._unmuting is not None:
+            if self._unmuting.when() >= until_s:
+                return
+            self._unmuting.cancel()
+        self._unmuting = self._loop.call_at(until_s, self._unmute)
+        self._flow()
 
     def _unmute(self) -> None:
-        if self._muted_until_s is not None and self._loop.time() >= self._muted_until_s:
-            self._muted_until_s = None
-            self._flow()
+        # Do not compare the clock here: a timer of uvloop may fire up to a millisecond early, and there is no other.
+        self._unmuting = None
+        self._flow()
 
     def _expect(self) -> None:
         """Set the bounds of the next frame, after the client may have authenticated."""

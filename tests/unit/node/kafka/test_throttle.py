@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
+import pytest
+
 from milena.model.quotas import QuotaKey
 from tests.support.clusters.kafka_clients import (
     ADMIN,
@@ -79,6 +81,37 @@ async def test_above_the_rate_of_requests_the_client_is_told_to_wait_and_is_not_
         assert 0.4 <= now_s() - began_s <= 0.5
         await after(600)
         assert not client.transport.is_paused
+
+
+@virtual
+async def test_a_timer_that_fires_a_little_early_ends_the_wait_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The timers of uvloop do: they count whole milliseconds of a clock that it reads once a turn."""
+    loop = asyncio.get_running_loop()
+    call_at = loop.call_at
+    async with cluster_of(Cluster(node_ids=(1,))) as cluster:
+        client, _ = await limited(cluster.nodes[1], {QuotaKey.REQUEST_RATE: 2})
+        monkeypatch.setattr(loop, "call_at", lambda when, *a, **k: call_at(when - 0.001, *a, **k))
+        while not client.transport.is_paused:
+            await described(client)
+        await after(600)
+        assert not client.transport.is_paused
+
+
+@virtual
+async def test_a_longer_wait_replaces_a_shorter_one() -> None:
+    async with cluster_of(Cluster(node_ids=(1,))) as cluster:
+        client, _ = await limited(cluster.nodes[1], {QuotaKey.REQUEST_RATE: 2})
+        for wait_s in (0.1, 0.5, 0.2):
+            client.connection._mute(wait_s)
+        await after(400)
+        assert client.transport.is_paused
+        await after(200)
+        assert not client.transport.is_paused
+        client.connection._mute(0.1)
+        client.connection.force_close()
+        await after(200)
 
 
 @virtual
