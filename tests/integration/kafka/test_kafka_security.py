@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from kafka import KafkaConsumer, KafkaProducer
 from kafka import TopicPartition as PythonPartition
@@ -254,6 +254,36 @@ def received(closed: Closed, given: Mapping[str, object], name: str, group: str)
     finally:
         consumer.close()
     raise AssertionError("nothing came")
+
+
+def test_a_client_above_its_rates_goes_on_after_each_wait(plain: Closed) -> None:
+    """The timers of the node's real loop fire a little early: that must not leave a connection unread."""
+    name = topic(plain, "slow")
+    rights = [("WRITE", "TOPIC", name), ("READ", "TOPIC", name), ("READ", "GROUP", "slow")]
+    given = plain.settings(user(plain, "slow", *rights))
+    rates = {"producer_byte_rate": 20_000, "consumer_byte_rate": 20_000, "request_rate": 20}
+    api(plain, "PUT /quotas", {"user": "slow", "limits": rates})
+    # A request without a response within this time ends the connection and fails the record.
+    impatient = {"socket.timeout.ms": 5_000, "message.timeout.ms": 5_000, "retries": 0}
+    errors: list[KafkaError | None] = []
+    producer = Producer(given | impatient)
+    for _ in range(20):
+        producer.produce(name, bytes(4_000), on_delivery=lambda error, _: errors.append(error))
+        producer.flush(DEADLINE_S)
+    assert errors == [None] * 20
+    consumer = Consumer(given | {"group.id": "slow", "fetch.message.max.bytes": 5_000})
+    consumer.assign([TopicPartition(name, 0, 0)])
+    try:
+        began_s = time.monotonic()
+        found = 0
+        while found < 20:
+            message = consumer.poll(5)
+            assert message is not None, f"no record for 5 s after {found}"
+            assert message.error() is None
+            found += 1
+        assert time.monotonic() - began_s < DEADLINE_S
+    finally:
+        consumer.close()
 
 
 @pytest.mark.parametrize("name", ["plain", "tls"])
