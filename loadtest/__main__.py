@@ -33,7 +33,7 @@ def duration(text: str) -> float:
     parts = re.findall(r"(\d+(?:\.\d+)?)([smh]?)", text)
     seconds = sum(float(number) * UNITS[unit] for number, unit in parts)
     if "".join(map("".join, parts)) != text or seconds <= 0:
-        raise click.BadParameter(f"{text!r} is no duration like 90s, 5m or 1h30m")
+        raise click.BadParameter(f"{text!r} is not a duration like 90s, 5m or 1h30m")
     return seconds
 
 

@@ -37,7 +37,7 @@ class TopicPartition(NamedTuple):
             case (str() as topic, int() as partition):
                 return cls(topic, partition)
             case _:
-                raise TypeError(f"{where!r} is no partition: give (topic, number)")
+                raise TypeError(f"{where!r} is not a partition: give (topic, number)")
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
@@ -122,11 +122,11 @@ def check_position(start: object, name: str = "start") -> None:
     """
     if not isinstance(start, Position):
         raise TypeError(
-            f"{name}={start!r} is no position: give an offset, StartAt.EARLIEST, StartAt.LATEST, TimestampMs(ms) or "
+            f"{name}={start!r} is not a position: give an offset, StartAt.EARLIEST, StartAt.LATEST, TimestampMs(ms) or "
             "LastN(count)"
         )
     if isinstance(start, TimestampMs | LastN) and not isinstance(start.value, int):
-        raise TypeError(f"{name}={start!r} is no position: it takes a whole number")
+        raise TypeError(f"{name}={start!r} is not a position: it takes a whole number")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -64,8 +64,8 @@ class KnownHosts:
         host = host_in(header)
         if not self._is_known(host):
             raise ForbiddenError(
-                f"Host '{host}' is no name of this cluster, so a page of another site may have sent this request: use "
-                "an address of a node, or name the host in allowed_hosts"
+                f"Host '{host}' is not a name of this cluster, so a page of another site may have sent this request: "
+                "use an address of a node, or name the host in allowed_hosts"
             )
         if len(self._accepted) >= _ACCEPTED_MAX:
             self._accepted.clear()

@@ -119,7 +119,7 @@ def group_offsets(fields: AnswerFields) -> dict[TopicPartition, GroupOffset]:
     for topic, partitions in fields.members("offsets"):
         for number, entry in partitions.members():
             if not (number.isascii() and number.isdigit()):
-                raise UnexpectedAnswerError(f"offsets.{topic}: {number[:20]!r} is no partition")
+                raise UnexpectedAnswerError(f"offsets.{topic}: {number[:20]!r} is not a partition")
             found[TopicPartition(topic, int(number))] = GroupOffset(
                 offset=entry.integer("offset"),
                 leader_epoch=entry.integer("leader_epoch", default=-1),

@@ -442,7 +442,7 @@ def segment(name: str) -> str:
     if not isinstance(name, str):
         raise TypeError(f"a name is text, not {type(name).__name__}: {name!r}")
     if not name:
-        raise TargetNotFoundError("'' is no name; give one", status=404, error_code=None)
+        raise TargetNotFoundError("'' is not a name; give one", status=404, error_code=None)
     return quote(name, safe="")
 
 

@@ -57,7 +57,7 @@ class NodeRoutes:
         for url in given:
             # It may be None, for example from an environment variable that is not set.
             if not isinstance(url, str):
-                raise TypeError(f"{url!r} is no URL of a node")
+                raise TypeError(f"{url!r} is not a URL of a node")
         self.seeds = tuple(dict.fromkeys(normalise_url(url) for url in given))
         if not self.seeds:
             raise ValueError("give the URL of at least one node")

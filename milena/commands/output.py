@@ -39,7 +39,9 @@ def plain(value: object) -> Json:
         return {str(name): plain(part) for name, part in value.items()}
     if isinstance(value, list | tuple | frozenset):
         return [plain(part) for part in (sorted(value) if isinstance(value, frozenset) else value)]
-    assert value is None or isinstance(value, str | int | float), f"{value!r} is no value of JSON"
+    assert value is None or isinstance(value, str | int | float), (
+        f"{value!r} is not a value of JSON"
+    )
     return value
 
 

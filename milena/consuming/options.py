@@ -154,7 +154,7 @@ def check_group(group: object) -> None:
         ValueError: the value is empty, or no text.
     """
     if group is not None and (not isinstance(group, str) or not group):
-        raise ValueError(f"group={group!r} is no name of a group")
+        raise ValueError(f"group={group!r} is not the name of a group")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,7 +169,7 @@ class Subscription:
         for name in names:
             if not isinstance(name, str):
                 raise TypeError(
-                    f"{name!r} is no topic: give the names of topics one by one, as consumer('orders', 'payments')"
+                    f"{name!r} is not a topic: give the names of topics one by one, as consumer('orders', 'payments')"
                 )
         if bool(self.topics) == (self.pattern is not None):
             raise ValueError("subscribe either to topics or to a pattern")
@@ -178,5 +178,5 @@ class Subscription:
                 re.compile(self.pattern)
             except re.error as error:
                 raise ValueError(
-                    f"pattern={self.pattern!r} is no regular expression: {error}"
+                    f"pattern={self.pattern!r} is not a regular expression: {error}"
                 ) from error

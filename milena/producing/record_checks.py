@@ -78,7 +78,7 @@ def check_condition(if_match: int, partition: int | None, acks: Acks) -> None:
         BadRecordError: ``if_match`` is no offset, no partition is named, or ``acks=0`` gets no response.
     """
     if not _is_whole(if_match) or if_match < 0:
-        raise BadRecordError(f"if_match={if_match!r} is no offset")
+        raise BadRecordError(f"if_match={if_match!r} is not an offset")
     if partition is None:
         raise BadRecordError("if_match is the end of one partition: give partition, or a key")
     if acks == 0:

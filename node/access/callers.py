@@ -324,7 +324,7 @@ class Callers:
         expected = bytes(32) if token is None else token.secret_hash
         is_good = hmac.compare_digest(secret_hash(secret), expected)
         if token is None or not is_good:
-            raise UnauthenticatedError("this is no token of this cluster, or it was deleted")
+            raise UnauthenticatedError("this is not a token of this cluster, or it was deleted")
         if token.expires_ms and token.expires_ms <= self._clock.wall_ms():
             raise UnauthenticatedError(f"token {token.token_id} has expired; make another one")
         user = image.users[token.user]

@@ -84,10 +84,10 @@ def parse_keys(document: bytes) -> KeySet:
 
 def _parse(item: object) -> tuple[str, PyJWK]:
     if not isinstance(item, dict):
-        raise _UnusableKeyError("it is no object")
+        raise _UnusableKeyError("it is not an object")
     kid = item.get("kid", "")
     if not isinstance(kid, str):
-        raise _UnusableKeyError("its kid is no text")
+        raise _UnusableKeyError("its kid is not text")
     if item.get("use", "sig") != "sig":
         raise _UnusableKeyError(f"it is not for signatures: use {item['use']!r}")
     operations = item.get("key_ops", ["verify"])

@@ -272,7 +272,7 @@ def _check_host(host: str) -> None:
     try:
         ipaddress.ip_address(host)
     except ValueError:
-        raise InvalidAccessError(f"{host!r} is no host: an IP address, or {ANY_HOST}") from None
+        raise InvalidAccessError(f"{host!r} is not a host: an IP address, or {ANY_HOST}") from None
 
 
 def _end(now_ms: int, lifetime_ms: int | None, most_ms: int) -> WallMs:

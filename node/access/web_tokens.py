@@ -148,7 +148,7 @@ class WebTokens:
         """
         kid = header.get("kid")
         if kid is not None and not isinstance(kid, str):
-            raise _bad("its kid is no text")
+            raise _bad("its kid is not text")
         if "crit" in header:
             raise _bad("its header has crit: this node knows no extension")
         keys = self.keys.keys
@@ -204,7 +204,7 @@ class WebTokens:
         found = claims.get(self._groups_claim)
         names = [found] if isinstance(found, str) else [] if found is None else found
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-            raise _bad(f"its claim {self._groups_claim} is no list of texts")
+            raise _bad(f"its claim {self._groups_claim} is not a list of texts")
         return tuple(sorted({GROUP_PREFIX + name for name in names if _NAME.fullmatch(name)}))
 
 
@@ -217,18 +217,18 @@ def _header(text: str) -> dict[str, object]:
     try:
         header = json.loads(base64.urlsafe_b64decode(first + "=" * (-len(first) % 4)))
     except (ValueError, RecursionError):
-        raise _bad("its header is no JSON in base64url") from None
+        raise _bad("its header is not JSON in base64url") from None
     if not isinstance(header, dict):
-        raise _bad("its header is no object")
+        raise _bad("its header is not an object")
     return header
 
 
 def _seconds(claims: dict[str, object], name: str) -> float:
     value = claims[name]
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise _bad(f"its {name} is no number")
+        raise _bad(f"its {name} is not a number")
     if not 0 <= value <= SECONDS_MAX:
-        raise _bad(f"its {name} is no time")
+        raise _bad(f"its {name} is not a time")
     return value
 
 

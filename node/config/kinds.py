@@ -235,7 +235,9 @@ def host_names() -> OptionKind:
         items = value if isinstance(value, list) else _items(_text(value))
         for item in items:
             if item != "*" and not _HOST.match(str(item).removeprefix(".")):
-                raise ValueError(f"'{item}' is no name of a host: give it without scheme and port")
+                raise ValueError(
+                    f"'{item}' is not the name of a host: give it without scheme and port"
+                )
         return tuple(str(item).lower() for item in items)
 
     return OptionKind(
@@ -255,7 +257,7 @@ def networks() -> OptionKind:
             try:
                 ipaddress.ip_network(str(item), strict=False)
             except ValueError:
-                raise ValueError(f"'{item}' is no address and no network") from None
+                raise ValueError(f"'{item}' is neither an address nor a network") from None
         return tuple(str(item) for item in items)
 
     return OptionKind(

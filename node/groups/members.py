@@ -99,7 +99,7 @@ def membership_change(image: Image, group_id: str, instance: str) -> MemberChang
         return Leave(member_id=instance) if is_left_over else None
     if known is not None and not known.is_rest:
         raise InvalidConsumerError(
-            f"group {group_id!r} has a member {instance!r} that is no REST consumer; take another instance name"
+            f"group {group_id!r} has a member {instance!r} that is not a REST consumer; take another instance name"
         )
     wanted = replace(
         known or newcomer(instance, is_rest=True), topics=consumer.topics, pattern=consumer.pattern

@@ -152,7 +152,7 @@ class ConnectionIdentity:
         user = None if given is None else given.user
         if user is None or found.version == OPEN or found.principal == USER_PREFIX + user:
             return found
-        raise UnauthenticatedError(f"these are no credentials of user {user}")
+        raise UnauthenticatedError(f"these are not the credentials of user {user}")
 
     # -- SASL ------------------------------------------------------------------------------------
 
@@ -176,7 +176,7 @@ class ConnectionIdentity:
             raise SaslStateError("a SaslHandshake must come first")
         if self._is_refused:
             self._mechanism = None
-            raise UnauthenticatedError("this is no good token, or it has expired")
+            raise UnauthenticatedError("this is not a good token, or it has expired")
         try:
             found = await self._authenticated(mechanism, message, image)
         except UnauthenticatedError:

@@ -180,7 +180,7 @@ def decode_envelope(data: bytes) -> c.Envelope:
     command: c.Command = shapes.parse(kind, row[6])
     principal = row[7] if len(row) > 7 else ""
     if not isinstance(principal, str):
-        raise CorruptLogError("The principal of a metadata command is no text.")
+        raise CorruptLogError("The principal of a metadata command is not text.")
     return c.Envelope(
         proposer=numbers[0],
         incarnation=numbers[1],

@@ -438,7 +438,9 @@ class ImageReader:
     def _take_classic_group(self, item: object) -> tuple[int | str, ...]:
         row = shapes.parse(_ClassicRow, item)
         if row.group_id not in self._groups:
-            raise CorruptLogError(f"Classic group {row.group_id} is no group.")
+            raise CorruptLogError(
+                f"The row of group {row.group_id} is not a row of a classic group."
+            )
         self._classic_groups[row.group_id] = row
         return (row.group_id,)
 

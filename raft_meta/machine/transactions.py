@@ -172,7 +172,7 @@ class _Ends:
         if row is not None:
             transactional_ids.check_end(row, end)
         elif end.version >= 0 or end.raises_client:
-            raise InvalidRequestError("This is no transaction of a Kafka client.")
+            raise InvalidRequestError("This is not a transaction of a Kafka client.")
         self._check_leaders(end)
         if end.home_count > 1 and self._before.feature_level < SHARED_KEYS_LEVEL:
             raise InvalidRequestError("Nodes of an earlier release know one key of a transaction.")

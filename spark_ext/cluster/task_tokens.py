@@ -183,7 +183,7 @@ async def _make_token(
         return _NOBODY_ASKED
     name = access.user
     if name is None:
-        return _NoToken(f"{access.principal} is no user of the cluster's own, and has no tokens")
+        return _NoToken(f"{access.principal} is not a user of the cluster's own, and has no tokens")
 
     async def make(some: tuple[TokenGrant, ...]) -> NewToken:
         return await patiently(

@@ -31,7 +31,7 @@ _NAME = re.compile(r"[A-Za-z0-9._-]{1,150}")
 def _name(ctx: click.Context, parameter: click.Parameter, text: str) -> str:
     if _NAME.fullmatch(text) is None:
         raise click.BadParameter(
-            f"{text!r} is no name: use 1 to 150 letters, digits, dots, dashes and underscores",
+            f"{text!r} is not a name: use 1 to 150 letters, digits, dots, dashes and underscores",
             ctx=ctx,
             param=parameter,
         )

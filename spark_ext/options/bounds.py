@@ -102,7 +102,7 @@ def _offset(option: str, number: int, refused: Edge | None) -> int | Edge:
         raise OptionError(f"{option}: {number} ({refused.value}) is not possible in a batch query")
     if isinstance(found, int) and not 0 <= found <= OFFSET_MAX:
         raise OptionError(
-            f"{option}: {number} is no offset; give 0 or more, -2 for earliest, -1 for latest"
+            f"{option}: {number} is not an offset; give 0 or more, -2 for earliest, -1 for latest"
         )
     return found
 
@@ -112,7 +112,7 @@ def parse_timestamps(option: str, text: str) -> SpecificTimestamps:
 
     def checked(number: int) -> int:
         if not 0 <= number <= OFFSET_MAX:
-            raise OptionError(f"{option}: {number} is no time in ms since 1970")
+            raise OptionError(f"{option}: {number} is not a time in ms since 1970")
         return number
 
     return SpecificTimestamps(_parse_numbers(option, text, checked), option=option)
@@ -145,7 +145,7 @@ def _parse_numbers(
             raise OptionError(f"{wanted}; {topic!r} has {json.dumps(partitions)[:80]}")
         for name, number in partitions.items():
             if not (name.isascii() and name.isdigit()):
-                raise OptionError(f"{option}: {name!r} is no partition of {topic!r}")
+                raise OptionError(f"{option}: {name!r} is not a partition of {topic!r}")
             if not isinstance(number, int) or isinstance(number, bool):
                 raise OptionError(
                     f"{option}: {topic}-{name} has {json.dumps(number)[:80]}, not a number"

@@ -50,7 +50,7 @@ def parse_subscribe_pattern(text: str) -> SubscribePattern:
         re.compile(pattern)
     except re.error as error:
         raise OptionError(
-            f"subscribePattern: {pattern!r} is no regular expression: {error}"
+            f"subscribePattern: {pattern!r} is not a regular expression: {error}"
         ) from None
     return SubscribePattern(pattern)
 

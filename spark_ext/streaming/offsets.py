@@ -183,7 +183,7 @@ def _parse(fields: AnswerFields, tasks: AnswerFields) -> StreamOffset:
         topic_ids[topic] = described.optional_text("id")
         for name, offsets in described.members("partitions"):
             if not (name.isascii() and name.isdigit()):
-                raise OffsetError(f"checkpoint: {name!r} is no partition of {topic}")
+                raise OffsetError(f"checkpoint: {name!r} is not a partition of {topic}")
             partition = TopicPartition(topic, int(name))
             ends[partition] = offsets.integer("next")
             if offsets.has("from"):

@@ -207,7 +207,7 @@ def _assemble(
         body = BODY.pack(*fields)
     except StructError:
         raise InvalidRecordError(
-            f"timestamp {base_timestamp_ms} is no number of 64 bits (ms since 1970)"
+            f"timestamp {base_timestamp_ms} is not a number of 64 bits (ms since 1970)"
         ) from None
     return frame_batch(stamp, body, extensions, payload)
 

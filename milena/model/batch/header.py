@@ -542,7 +542,7 @@ def _decode_transaction(
     value = found.get(_MARKER_TYPE)
     if value is not None:
         if not (header.is_control and header.is_transactional) or header.record_count:
-            raise CorruptBatchError("the marker of a transaction is no control batch")
+            raise CorruptBatchError("the marker of a transaction is not a control batch")
         return _decode_marker(value)
     value = found.get(_TRANSACTION_TYPE)
     if value is None:

@@ -330,7 +330,7 @@ def _list_change(
     if before.kind != ConfigType.LIST.name:
         raise ItemError(
             KafkaCode.INVALID_CONFIG,
-            f"The config {config.name} is no list, so nothing can be appended or subtracted: set it.",
+            f"The config {config.name} is not a list, so nothing can be appended or subtracted: set it.",
         )
     old = _words(before.value)
     kept = [*old, *words] if is_append else [word for word in old if word not in words]

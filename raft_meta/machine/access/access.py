@@ -361,7 +361,7 @@ def _alter_acls(image: Image, command: AlterAcls) -> Outcome:
 def mode_problems(mode: str) -> Iterator[str]:
     """Yield a sentence for each reason why this mode is invalid."""
     if mode not in set(words.AccessMode):
-        yield f"{mode!r} is no mode: {', '.join(words.AccessMode)}."
+        yield f"{mode!r} is not a mode: {', '.join(words.AccessMode)}."
 
 
 def user_problems(user: User) -> Iterator[str]:
@@ -404,29 +404,29 @@ def acl_problems(acl: Acl) -> Iterator[str]:
     """Yield a sentence for each reason why this access control entry is invalid."""
     if not _PRINCIPAL.fullmatch(acl.principal) and acl.principal != words.ANY_PRINCIPAL:
         yield (
-            f"{acl.principal!r} is no principal: User:NAME, where NAME has 1..255 letters, digits or . _ @ : / + = -, "
-            f"or {words.ANY_PRINCIPAL}"
+            f"{acl.principal!r} is not a principal: User:NAME, where NAME has 1..255 letters, digits or . _ @ : / + = "
+            f"-, or {words.ANY_PRINCIPAL}"
         )
     if acl.host != words.ANY_HOST and not _HOST.fullmatch(acl.host):
-        yield f"{acl.host!r} is no host: an IP address, or {words.ANY_HOST}"
+        yield f"{acl.host!r} is not a host: an IP address, or {words.ANY_HOST}"
     if acl.permission not in set(words.Permission):
-        yield f"{acl.permission!r} is no permission: {', '.join(words.Permission)}."
+        yield f"{acl.permission!r} is not a permission: {', '.join(words.Permission)}."
     yield from _resource_problems(acl.resource_type, acl.pattern_type, acl.name, acl.operation)
 
 
 def _resource_problems(kind: str, pattern: str, name: str, operation: str) -> Iterator[str]:
     if kind not in set(words.ResourceType):
-        yield f"{kind!r} is no type of a resource: {', '.join(words.ResourceType)}."
+        yield f"{kind!r} is not a type of a resource: {', '.join(words.ResourceType)}."
         return
     if pattern not in set(words.PatternType):
-        yield f"{pattern!r} is no type of a pattern: {', '.join(words.PatternType)}."
+        yield f"{pattern!r} is not a type of a pattern: {', '.join(words.PatternType)}."
     if not _RESOURCE_NAME.fullmatch(name):
         yield "A resource's name has 1..255 visible ASCII characters."
     if kind == words.ResourceType.CLUSTER and name != words.CLUSTER_NAME:
         yield f"The only resource of type CLUSTER is {words.CLUSTER_NAME}."
     allowed = words.OPERATIONS_OF[words.ResourceType(kind)]
     if operation not in allowed:
-        yield f"{operation!r} is no operation on a {kind}: {', '.join(sorted(allowed))}."
+        yield f"{operation!r} is not an operation on a {kind}: {', '.join(sorted(allowed))}."
 
 
 def problems(image: Image) -> Iterator[str]:

@@ -312,7 +312,7 @@ def classic_problems(group: Group) -> Iterator[str]:
     if len(set(instances)) != len(instances):
         yield "two members have one instance id"
     if (classic.leader not in ids) if ids else classic.leader:
-        yield f"its leader {classic.leader!r} is no member"
+        yield f"its leader {classic.leader!r} is not a member"
     if bool(ids) != bool(classic.protocol) or (ids and not classic.protocol_type):
         yield "it has members and no protocol, or a protocol and no members"
     assigned = sum(len(member.assignment) for member in classic.members)

@@ -109,7 +109,7 @@ def _members(before: Group | None, command: AlterGroup) -> tuple[GroupMember, ..
     for member_id in command.left:
         if members.pop(member_id, None) is None:
             raise InvalidRequestError(
-                f"{member_id!r} is no member of group {command.group_id}: it cannot leave."
+                f"{member_id!r} is not a member of group {command.group_id}: it cannot leave."
             )
     changed = {member.member_id: member for member in command.members}
     if len(changed) != len(command.members) or not changed.keys().isdisjoint(command.left):

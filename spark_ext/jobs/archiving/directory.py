@@ -195,7 +195,7 @@ class ArchiveWriter:
         }
         if strangers:
             raise JobInputError(
-                f"{self.root} is no archive: it has no {MANIFEST_NAME}, but {min(strangers)}; "
+                f"{self.root} is not an archive: it has no {MANIFEST_NAME}, but {min(strangers)}; "
                 "name an empty or new directory"
             )
         self._files.write_atomically(self._path(MANIFEST_NAME), encode_manifest(Manifest()))
@@ -239,7 +239,7 @@ def read_manifest(files: Files, root: str) -> Manifest:
     try:
         raw = files.read_bytes(posixpath.join(root, MANIFEST_NAME))
     except FileNotFoundError:
-        raise JobInputError(f"{root} is no archive: it has no {MANIFEST_NAME}") from None
+        raise JobInputError(f"{root} is not an archive: it has no {MANIFEST_NAME}") from None
     return decode_manifest(raw)
 
 

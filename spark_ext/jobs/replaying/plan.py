@@ -51,7 +51,7 @@ def parse_partitions(text: str) -> tuple[int, ...]:
     pieces = [_PIECE.fullmatch(piece.strip()) for piece in text.split(",")]
     ranges = [(int(m[1]), int(m[2] or m[1])) for m in pieces if m is not None]
     if len(ranges) < len(pieces) or any(first > last for first, last in ranges):
-        raise ValueError(f"{text!r} are no partitions: write 0,2,5-7")
+        raise ValueError(f"{text!r} are not partitions: write 0,2,5-7")
     if sum(last - first + 1 for first, last in ranges) > PARTITIONS_MAX:
         raise ValueError(f"{text!r} are more than {PARTITIONS_MAX} partitions: replay some of them")
     return tuple(sorted(set(chain.from_iterable(range(a, b + 1) for a, b in ranges))))

@@ -24,7 +24,7 @@ class SpanType(click.ParamType[int]):
         found = re.fullmatch(r"(\d{1,6})([smhd])", value)
         seconds = None if found is None else int(found[1]) * _SECONDS[found[2]]
         if seconds is None or seconds < self._minimum_s:
-            self.fail(f"{value!r} is no span of time such as 30s, 5m, 1h or 1d", param, ctx)
+            self.fail(f"{value!r} is not a span of time such as 30s, 5m, 1h or 1d", param, ctx)
         return seconds
 
 

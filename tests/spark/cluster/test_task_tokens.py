@@ -147,9 +147,9 @@ async def test_who_can_have_no_tokens_hands_on_what_it_has_and_says_so_once(capl
         assert await asked(tokens, cluster) is DRIVERS
     (told,) = (record.getMessage() for record in caplog.records)
     assert told == (
-        "tasks ask as the driver does, with its secret: User:ada is no user of the cluster's own, and has no tokens"
+        "tasks ask as the driver does, with its secret: User:ada is not a user of the cluster's own, and has no tokens"
     )
-    with pytest.raises(OptionError, match=r"milena\.taskToken: .*User:ada is no user"):
+    with pytest.raises(OptionError, match=r"milena\.taskToken: .*User:ada is not a user"):
         await asked(tokens, cluster, using=rule(TaskToken.ALWAYS))
 
 

@@ -313,12 +313,12 @@ def test_a_directory_with_something_else_in_it_is_refused(files):
     files.make_directory(ROOT)
     write_file(files, f"{ROOT}/letters.txt", b"dear")
     with pytest.raises(
-        JobInputError, match=r"no archive: it has no manifest.json, but letters.txt"
+        JobInputError, match=r"not an archive: it has no manifest.json, but letters.txt"
     ):
         run_archive(files, ROOT, log_of(files, 6))
-    with pytest.raises(JobInputError, match="no archive"):
+    with pytest.raises(JobInputError, match="not an archive"):
         verify_archive(files, ROOT)
-    with pytest.raises(JobInputError, match="no archive"):
+    with pytest.raises(JobInputError, match="not an archive"):
         verify_archive(files, "elsewhere")
 
 

@@ -217,7 +217,7 @@ def test_what_cannot_be_compared_is_refused(run, archived, cluster, tmp_path):
     code, told = run(root, "--topic", "x")
     assert (code, "holds nothing of topic x" in told) == (4, True)
     code, told = run(tmp_path / "none")
-    assert (code, "is no archive" in told) == (4, True)
+    assert (code, "is not an archive" in told) == (4, True)
     assert audit.run(["--archive", str(root), "--url", "http://127.0.0.1:1"]) == 2
     assert audit.run(["--archive", str(root), "--examples", "-1"]) == 64
     delete_topic(node, topic)

@@ -331,10 +331,15 @@ def test_refusals_are_one_line_and_an_exit_code(cluster, tmp_path, capfd):
         (archive.run, [*new, "--topic-pattern", "nope.*"], 4, "no topic matches nope.*"),
         (archive.run, new, 64, "--topic or --topic-pattern"),
         (archive.run, [*new, "--topic-pattern", "("], 64, "missing )"),
-        (archive.run, ["--verify", "--output", str(tmp_path / "none")], 4, "is no archive"),
-        (archive.run, ["--topic", "t", "--output", str(tmp_path / "other")], 4, "is no archive"),
+        (archive.run, ["--verify", "--output", str(tmp_path / "none")], 4, "is not an archive"),
+        (
+            archive.run,
+            ["--topic", "t", "--output", str(tmp_path / "other")],
+            4,
+            "is not an archive",
+        ),
         (archive.run, ["--url", "127.0.0.1:1", "--topic", "t", *new[2:]], 2, "cannot reach"),
-        (site_stats.run, ["--archive", str(tmp_path / "none")], 4, "is no archive"),
+        (site_stats.run, ["--archive", str(tmp_path / "none")], 4, "is not an archive"),
         (site_stats.run, [], 64, "--topic, or --archive"),
     ]
     for run_job, words, code, sentence in cases:

@@ -134,7 +134,7 @@ def test_ends_are_shown_as_offsets_are():
         ({"version": 1, "tasks": {}, "topics": {"t": 3}}, "checkpoint.topics.t: expected a JSON"),
         (
             {"version": 1, "tasks": {}, "topics": {"t": {"partitions": {"x": {"next": 1}}}}},
-            "'x' is no partition of t",
+            "'x' is not a partition of t",
         ),
         (
             {"version": 1, "tasks": {}, "topics": {"t": {"partitions": {"0": {"next": "1"}}}}},

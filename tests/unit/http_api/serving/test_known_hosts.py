@@ -62,7 +62,7 @@ def test_names_that_nobody_can_register_and_those_of_nodes_are_known(host):
 
 @pytest.mark.parametrize("host", UNKNOWN)
 def test_any_other_name_is_not(host):
-    with pytest.raises(ForbiddenError, match=re.escape(f"'{host_in(host)}' is no name")):
+    with pytest.raises(ForbiddenError, match=re.escape(f"'{host_in(host)}' is not a name")):
         hosts().check(host)
     hosts("*").check(host)
 

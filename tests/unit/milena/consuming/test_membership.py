@@ -147,7 +147,7 @@ def test_farewell_of_a_member(member):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"group": ""}, "no name"),
+        ({"group": ""}, "not the name"),
         ({"assignor": "best"}, "assignor='best'"),
         ({"session_timeout_ms": 10}, "session_timeout_ms=10"),
         ({"max_poll_records": 0}, "max_poll_records=0"),
@@ -160,7 +160,7 @@ def test_options_out_of_their_range_are_refused(options, message):
 
 
 def test_a_start_that_is_no_position_is_refused():
-    with pytest.raises(TypeError, match="start='latest' is no position"):
+    with pytest.raises(TypeError, match="start='latest' is not a position"):
         ConsumerOptions(start="latest")
 
 
@@ -174,7 +174,7 @@ def test_a_list_of_topics_is_told_to_be_taken_apart():
     [
         ({}, "topics or to a pattern"),
         ({"topics": ("t",), "pattern": "x"}, "topics or to a pattern"),
-        ({"pattern": "("}, "no regular expression"),
+        ({"pattern": "("}, "not a regular expression"),
     ],
 )
 def test_subscriptions_that_say_nothing_or_too_much_are_refused(fields, message):

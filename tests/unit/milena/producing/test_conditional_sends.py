@@ -121,7 +121,7 @@ async def test_a_key_names_the_partition_too():
     ("arguments", "options", "message"),
     [
         ({"if_match": 0}, {}, "give partition, or a key"),
-        ({"if_match": -1, "partition": 0}, {}, "is no offset"),
+        ({"if_match": -1, "partition": 0}, {}, "is not an offset"),
         ({"if_match": 0, "partition": 0}, {"acks": 0, "idempotent": False}, "no response says"),
     ],
 )

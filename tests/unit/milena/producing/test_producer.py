@@ -564,7 +564,7 @@ async def test_a_record_larger_than_a_batch_travels_alone():
         ({"value": b"", "headers": [("h", b"", b"")]}, "give pairs of a name and bytes"),
         ({"value": b"", "timestamp_ms": -1}, "timestamp_ms=-1"),
         ({"value": b"", "timestamp_ms": 1.5}, "timestamp_ms=1.5 must be a whole number of ms"),
-        ({"value": b"", "if_match": 1.5}, "if_match=1.5 is no offset"),
+        ({"value": b"", "if_match": 1.5}, "if_match=1.5 is not an offset"),
         ({"value": b"", "timestamp_ms": NOW_MS + 3_700_000}, "too far ahead"),
     ],
 )

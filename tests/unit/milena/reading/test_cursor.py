@@ -45,7 +45,7 @@ def test_a_plan_refuses_negative_offsets(plan):
 
 @pytest.mark.parametrize("start", ["earliest", "7", None, 7.0])
 def test_a_plan_refuses_a_start_that_is_no_position(start):
-    with pytest.raises(TypeError, match=f"start={start!r} is no position: give an offset"):
+    with pytest.raises(TypeError, match=f"start={start!r} is not a position: give an offset"):
         cursor(start=start)
 
 

@@ -42,12 +42,12 @@ def test_a_key_is_good_for_one_algorithm(key, algorithm):
         (public_jwk("p256", alg="Ed25519"), "does not fit"),
         (public_jwk("rsa", use="enc"), "not for signatures"),
         (public_jwk("rsa", key_ops=["encrypt"]), "not for signatures"),
-        (public_jwk("rsa", kid=7), "kid is no text"),
+        (public_jwk("rsa", kid=7), "kid is not text"),
         (public_jwk("rsa", n=None), "n, e is missing"),
         (public_jwk("rsa", n="!"), ""),
         (public_jwk("rsa", e="AQ"), ""),
         (public_jwk("p256", x=public_jwk("p256/2")["x"]), ""),
-        ("text", "no object"),
+        ("text", "not an object"),
     ],
 )
 def test_a_key_that_is_no_good_is_left_out_and_told(key, said):

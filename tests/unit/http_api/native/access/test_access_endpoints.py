@@ -354,7 +354,7 @@ async def test_a_host_that_is_no_address_is_refused(closed, path, host):
     body = {"data": [ACL, entry]} if path else entry
     answer = await api.post(f"{ACLS}{path}", body, "application/json", headers=ROOT)
     assert answer.status == 422, answer
-    assert "is no host" in answer.json["message"]
+    assert "is not a host" in answer.json["message"]
     assert not node.node.image.acls
 
 

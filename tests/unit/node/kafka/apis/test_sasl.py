@@ -103,7 +103,7 @@ async def test_a_token_is_a_password_of_its_user_and_costs_no_slow_hash() -> Non
         wrong = await sign_in(client_of(node), plain("ann", token))
         assert (wrong.error_code, wrong.error_message) == (
             FAILED,
-            "these are no credentials of user ann",
+            "these are not the credentials of user ann",
         )
         other = token[:-1] + ("a" if token[-1] != "a" else "b")
         assert (await sign_in(client_of(node), plain("admin", other))).error_code == FAILED
