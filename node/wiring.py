@@ -376,6 +376,11 @@ class Node(Assembly):
             shutdown_timeout_s=API_SHUTDOWN_S,
         )
         await self._runner.setup()
+        _listen(self._api_socket, self.config.listen)
+        for bound, (address, _) in zip(
+            self._kafka_sockets, self.config.kafka_listeners, strict=True
+        ):
+            _listen(bound, address)
         await web.SockSite(self._runner, self._api_socket, ssl_context=self._api_tls).start()
         if self._kafka is not None:
             await self._kafka.start(self._kafka_sockets, self._api_tls)
@@ -482,10 +487,26 @@ def _bind(address: Address) -> socket.socket:
             bound.close()
             raise
     except OSError as error:
-        raise StartupError(
-            f"cannot listen on {address}: {error.strerror or error}; free the port, or give another address"
-        ) from error
+        raise _refused(address, error) from error
     return bound
+
+
+def _listen(bound: socket.socket, address: Address) -> None:
+    """Listen before the event loop does: if listening fails, uvloop closes the socket and tells its caller nothing.
+
+    Raises:
+        StartupError: another socket listens there. Two sockets can be bound to one address while none of them listens.
+    """
+    try:
+        bound.listen()
+    except OSError as error:
+        raise _refused(address, error) from error
+
+
+def _refused(address: Address, error: OSError) -> StartupError:
+    return StartupError(
+        f"cannot listen on {address}: {error.strerror or error}; free the port, or give another address"
+    )
 
 
 async def build_node(config: NodeConfig) -> Node:

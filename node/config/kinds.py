@@ -36,6 +36,17 @@ class Address(NamedTuple):
         """Whether the address means every interface. A node can listen on it, but cannot connect to it."""
         return self.host in {"0.0.0.0", "::"}  # noqa: S104 - compared, not bound
 
+    def overlaps(self, other: "Address") -> bool:
+        """Whether two sockets that listen at these addresses would get the same connections.
+
+        Names are not resolved, except ``localhost``. Port 0 is a port that the system chooses, so it differs.
+        """
+        if self.port != other.port or self.port == 0:
+            return False
+        hosts = {self.host, other.host}
+        is_local = "localhost" in hosts and hosts <= {"localhost", "127.0.0.1", "::1"}
+        return len(hosts) == 1 or is_local or self.is_wildcard or other.is_wildcard
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptionKind:

@@ -1,5 +1,6 @@
 """Checks rules between options, reads the cluster secret, and makes warnings for the operator."""
 
+from itertools import combinations
 from pathlib import Path
 
 from milena.model.access import ANONYMOUS, USER_PREFIX
@@ -55,6 +56,7 @@ def check_config(config: NodeConfig) -> None:
     _check_issuer(config)
     _check_peer_port(config)
     _check_kafka(config)
+    _check_ports(config)
 
 
 def _check_kafka(config: NodeConfig) -> None:
@@ -73,6 +75,17 @@ def _check_kafka(config: NodeConfig) -> None:
             "kafka_one_address needs the address that all nodes share: set kafka_external_advertise, or "
             "kafka_listen and kafka_advertise"
         )
+
+
+def _check_ports(config: NodeConfig) -> None:
+    """Refuse two interfaces at one address. Their sockets can be bound together, so the system does not object."""
+    names = ("listen", "peer_listen", "kafka_listen", "kafka_external_listen")
+    found = [(name, value) for name in names if (value := getattr(config, name)) is not None]
+    for (one, address), (other, further) in combinations(found, 2):
+        if address.overlaps(further):
+            raise StartupError(
+                f"{one} = {address} and {other} = {further} are the same port; give one of them another port"
+            )
 
 
 def _check_issuer(config: NodeConfig) -> None:

@@ -14,7 +14,16 @@ from milena.model.errors import StartupError
 from node import wiring
 from node.config.kinds import Address
 from node.config.options import NodeConfig
-from node.wiring import EXIT_FATAL, EXIT_REFUSED, Node, build_node, die, draw_ids
+from node.wiring import (
+    EXIT_FATAL,
+    EXIT_REFUSED,
+    Node,
+    _bind,
+    _listen,
+    build_node,
+    die,
+    draw_ids,
+)
 from storage.replica.data_directory import DataDirectory
 from tests.support.http.issuer import AUDIENCE, ISSUER, document, public_jwk
 from tests.support.time.fake_clock import WALL_START_MS, FakeClock
@@ -54,6 +63,15 @@ def test_a_broken_invariant_ends_the_process_at_once(
     with pytest.raises(GoneError):
         die(error)
     assert codes == [code]
+
+
+def test_a_port_where_another_socket_began_to_listen_after_the_bind_is_a_refusal() -> None:
+    with _bind(ANYWHERE) as one:
+        address = Address("127.0.0.1", one.getsockname()[1])
+        with _bind(address) as other:
+            _listen(one, address)
+            with pytest.raises(StartupError, match=f"cannot listen on {address}: Address already"):
+                _listen(other, address)
 
 
 async def run_once(node: Node, until_ready: bool = True) -> None:

@@ -163,6 +163,17 @@ def test_variables_of_other_programs_and_of_service_links_are_left_alone():
             {"kafka_listen": "127.0.0.1:1", "kafka_external_advertise": "a:9092"},
             "kafka_external_advertise is set and kafka_external_listen is not",
         ),
+        (
+            {"listen": "127.0.0.1:7082"},
+            "listen = 127.0.0.1:7082 and peer_listen = 127.0.0.1:7082 are the same port; give one",
+        ),
+        ({"kafka_listen": "0.0.0.0:8082"}, "listen = 127.0.0.1:8082 and kafka_listen = 0.0.0.0:"),
+        ({"kafka_listen": "localhost:7082"}, "peer_listen = 127.0.0.1:7082 and kafka_listen = lo"),
+        ({"listen": "[::]:9092", "kafka_listen": "10.1.2.3:9092"}, "listen = [::]:9092 and kafka"),
+        (
+            {"kafka_listen": "127.0.0.1:9092", "kafka_external_listen": "127.0.0.1:9092"},
+            "kafka_listen = 127.0.0.1:9092 and kafka_external_listen = 127.0.0.1:9092 are the same",
+        ),
         ({"kafka_one_address": "true"}, "kafka_one_address needs the address that all nodes share"),
         ({"kafka_listen": "127.0.0.1:1", "kafka_one_address": "true"}, "set kafka_external_adv"),
     ],
@@ -171,6 +182,19 @@ def test_contradictions_are_refused(flags: dict[str, object], said: str):
     with pytest.raises(StartupError) as caught:
         load(flags)
     assert said in caught.value.message
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {"listen": "127.0.0.1:0", "peer_listen": "127.0.0.1:0", "kafka_listen": "127.0.0.1:0"},
+        {"kafka_listen": "127.0.0.1:9092", "kafka_external_listen": "10.1.2.3:9092"},
+        {"kafka_listen": "localhost:9092", "kafka_external_listen": "10.1.2.3:9092"},
+        {"kafka_listen": "127.0.0.1:9092", "kafka_external_listen": "127.0.0.1:9094"},
+    ],
+)
+def test_interfaces_at_different_addresses_or_ports_are_no_contradiction(flags: dict[str, object]):
+    load(flags)
 
 
 def test_kafka_clients_reach_a_node_where_it_listens_or_where_it_says():
