@@ -25,7 +25,7 @@ from node.kafka.apis.metadata import reachable_at
 from node.kafka.rights import needs
 from node.kafka.wire.primitives import MalformedFrameError
 from raft_meta.machine.groups import group_rules
-from raft_meta.machine.groups.coordinators import coordinator_of
+from raft_meta.machine.groups.coordinators import chosen, coordinator_of
 
 MEMBERSHIP_BYTES_MAX = 1 << 20
 """The largest JoinGroup or SyncGroup request: the subscription of one member, or the assignments of all."""
@@ -130,8 +130,8 @@ def _found(
         wrong = None if may else KafkaCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     if wrong is not None:
         return wrong, -1, "", -1
-    # Any node serves transactional ids. The same hash as of groups spreads them over the nodes.
-    broker_id = coordinator_of(image, key)
+    is_group = kind == GROUP
+    broker_id = coordinator_of(image, key) if is_group else _server_of_id(services, call, key)
     if broker_id == own:
         return KafkaCode.NONE, own, here.host, here.port
     broker = None if broker_id is None else image.brokers.get(broker_id)
@@ -139,6 +139,19 @@ def _found(
     if broker_id is None or address is None:
         return KafkaCode.COORDINATOR_NOT_AVAILABLE, -1, "", -1
     return KafkaCode.NONE, broker_id, *address
+
+
+def _server_of_id(services: KafkaServices, call: KafkaCall, transactional_id: str) -> int | None:
+    """Return a broker for a transactional id. All serve all ids, so it is one that the client can reach."""
+    image, own = services.metadata.image, services.metadata.node_id
+    reachable = [
+        broker.broker_id
+        for broker in image.brokers.values()
+        if not broker.is_fenced
+        and not broker.is_draining
+        and (broker.broker_id == own or broker.kafka_address(call.address.listener) is not None)
+    ]
+    return chosen(reachable, transactional_id)
 
 
 # -- members ---------------------------------------------------------------------------------------

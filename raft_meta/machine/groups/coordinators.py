@@ -6,6 +6,7 @@ Hit Rates" (1998).
 """
 
 import hashlib
+from collections.abc import Iterable
 
 from milena.model.errors import NotCoordinatorError, StaleBrokerEpochError
 from raft_meta.machine.image import Image
@@ -28,11 +29,7 @@ class Coordinators:
 
     def of(self, group_id: str) -> int | None:
         """Return the broker id of the group's coordinator; None if no broker can be one now."""
-        return max(
-            self._brokers,
-            key=lambda broker_id: (_weight(broker_id, group_id), broker_id),
-            default=None,
-        )
+        return chosen(self._brokers, group_id)
 
     def check(self, group_id: str, broker_id: int) -> None:
         """Refuse a proposal unless the broker is the group's present coordinator.
@@ -46,6 +43,11 @@ class Coordinators:
             raise NotCoordinatorError(
                 f"Node {broker_id} does not coordinate group {group_id}; {present}."
             )
+
+
+def chosen(brokers: Iterable[int], name: str) -> int | None:
+    """Return the broker whose hash with the name is greatest; None if there are no brokers."""
+    return max(brokers, key=lambda broker_id: (_weight(broker_id, name), broker_id), default=None)
 
 
 def _weight(broker_id: int, group_id: str) -> bytes:

@@ -44,6 +44,17 @@ async def test_clients_learn_the_addresses_of_the_listener_that_they_came_on() -
 
 
 @virtual
+async def test_a_transactional_id_has_a_coordinator_that_the_client_reaches() -> None:
+    """All nodes serve all transactional ids, and node 3 has no Kafka interface."""
+    async with cluster_of() as cluster, clients_of(cluster, 1, 2, external=2) as clients:
+        for client, reachable in ((clients[1], {1, 2}), (clients[2], {1, 2}), (clients[0], {2})):
+            names = [f"id-{number}" for number in range(30)]
+            found = await client.call(10, 5, coordinator_keys=names, key_type=1)
+            assert {row.error_code for row in found.coordinators} == {0}
+            assert {row.node_id for row in found.coordinators} == reachable
+
+
+@virtual
 async def test_the_coordinator_is_found_at_the_address_of_the_same_listener() -> None:
     async with cluster_of() as cluster, clients_of(cluster, 1, 2, 3, external=2) as clients:
         service = cluster.nodes[1].groups.classic
