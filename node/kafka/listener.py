@@ -113,6 +113,7 @@ class KafkaListener:
                     else self._context.patience.handshake_s,
                 )
             )
+        self._context.counts.listeners = len(self._servers)
         self._check()
 
     def _check(self) -> None:

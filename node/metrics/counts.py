@@ -125,6 +125,8 @@ class KafkaCounts:
 
     requests: dict[tuple[str, int], int] = field(default_factory=dict)
     """Requests by API and by the first error code of the response; 0: no error."""
+    listeners: int = 0
+    """Addresses at which this node listens for Kafka clients."""
     connections: int = 0
     """Connections that are open now."""
     refused_frames: int = 0

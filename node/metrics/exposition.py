@@ -410,6 +410,11 @@ class _KafkaCollector(Collector):
             requests.add_metric([api, str(code)], count)
         yield requests
         yield _gauge(
+            "kafka_listeners",
+            "Addresses at which the node listens for Kafka clients; 0: it has no Kafka interface.",
+            self._counts.listeners,
+        )
+        yield _gauge(
             "kafka_connections", "Open connections of Kafka clients.", self._counts.connections
         )
         yield _counter(

@@ -31,10 +31,13 @@ SERVICE = unit()["Service"]
 PROGRAM, COMMAND, *OPTIONS = shlex.split(SERVICE["ExecStart"])
 
 
-VOTERS, OBSERVER = blocks(PAGE, "toml")
+VOTERS, KAFKA, OBSERVER = blocks(PAGE, "toml")
 
 
-@pytest.fixture(params=[VOTERS, OBSERVER], ids=["voter", "observer"])
+@pytest.fixture(
+    params=[VOTERS, OBSERVER, KAFKA + VOTERS, KAFKA + OBSERVER],
+    ids=["voter", "observer", "voter with Kafka clients", "observer with Kafka clients"],
+)
 def settings(request, tmp_path) -> Path:
     """The settings of the page, with the files that they name in another folder."""
     text = request.param

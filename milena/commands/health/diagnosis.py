@@ -58,6 +58,7 @@ def diagnose(exam: ClusterExam) -> list[Finding]:
         *_clocks(exam.nodes),
         *_certificates(exam.nodes),
         *_versions(exam.nodes),
+        *_kafka(exam.nodes),
         *_groups(exam),
     ]
     order = list(Severity)
@@ -301,6 +302,29 @@ def _versions(exams: Iterable[NodeExam]) -> Iterator[Finding]:
         yield _warning("versions", mix, "finish the upgrade: new features wait for the last node")
     elif by_version:
         yield _ok("versions", f"all that answer are {next(iter(by_version))}")
+
+
+def _kafka(exams: Iterable[NodeExam]) -> Iterator[Finding]:
+    """Report nodes that lack a listener for Kafka clients that others have; nothing without a Kafka interface."""
+    check = "kafka"
+    told = {
+        exam.node.node_id: exam.metrics.values["kafka_listeners"]
+        for exam in exams
+        if exam.metrics is not None and "kafka_listeners" in exam.metrics.values
+    }
+    most = max(told.values(), default=0)
+    lacking = [node_id for node_id, listeners in told.items() if listeners < most]
+    without = [node_id for node_id in lacking if not told[node_id]]
+    if lacking:
+        option, ids = ("kafka_listen", without) if without else ("kafka_external_listen", lacking)
+        yield _wrong(
+            check,
+            f"nodes without {option}, which others have: {_ids(ids)}. Kafka clients cannot reach the partitions that "
+            "they lead, nor the groups that they coordinate",
+            f"set {option} on them, and restart them",
+        )
+    elif most:
+        yield _ok(check, f"all {len(told)} nodes that answer listen for Kafka clients")
 
 
 def _groups(exam: ClusterExam) -> Iterator[Finding]:

@@ -119,6 +119,7 @@ def consumed(
 
 def test_every_node_tells_where_all_are(cluster: LocalCluster) -> None:
     assert brokers(cluster) == {node.node_id: kafka_address(node) for node in cluster.nodes}
+    assert {metric(node, "kafka_listeners") for node in cluster.nodes} == {2}
 
 
 def test_clients_of_the_external_address_stay_there(cluster: LocalCluster) -> None:

@@ -157,6 +157,30 @@ def test_a_fault_is_told_first_with_what_to_do(changes, severity, check, said):
     assert check not in {f.check for f in found if f.severity is Severity.OK}
 
 
+def kafka(*listeners: float) -> list[Finding]:
+    """The findings on nodes of which each has so many listeners for Kafka clients."""
+    nodes = [
+        exam_of(node(number), metrics=metrics(kafka_listeners=count))
+        for number, count in enumerate(listeners, 1)
+    ]
+    return [finding for finding in findings(nodes) if finding.check == "kafka"]
+
+
+def test_a_node_that_kafka_clients_do_not_reach_is_wrong_if_they_reach_others():
+    assert kafka(0, 0) == []
+    (fine,) = kafka(2, 2)
+    assert (fine.severity, fine.found) == (
+        Severity.OK,
+        "all 2 nodes that answer listen for Kafka clients",
+    )
+    (found,) = kafka(1, 0, 2, 0)
+    assert found.severity is Severity.WRONG
+    assert found.found.startswith("nodes without kafka_listen, which others have: 2, 4. Kafka")
+    assert found.advice == "set kafka_listen on them, and restart them"
+    (found,) = kafka(1, 2)
+    assert found.found.startswith("nodes without kafka_external_listen, which others have: 1. ")
+
+
 DAY_S = 86_400
 NOW_S = 1_900_000_000
 
