@@ -12,7 +12,7 @@ from milena.model.errors import MilenaError
 from milena.model.quotas import EVERY, QuotaKey
 from node.config.budgets import LONG_PROPOSE_MS
 from node.kafka.apis.api import Api, Body, KafkaCall, KafkaServices
-from node.kafka.apis.items import ItemError, each, error_fields
+from node.kafka.apis.items import ItemError, each, error_fields, repeated, twice
 from node.kafka.rights import needs
 from node.kafka.wire import cold
 from raft_meta.machine.image import Quota
@@ -91,22 +91,29 @@ async def _describe(services: KafkaServices, call: KafkaCall) -> Body:
 # -- AlterClientQuotas -----------------------------------------------------------------------------
 
 
-def _entity(parts: Iterable[cold.Message]) -> dict[str, str]:
+_Entity = tuple[tuple[str, str | None], ...]
+"""Types and names, as they are in a request. As in Kafka, the last name of a type counts."""
+
+
+def _entity_of(entry: cold.Message) -> _Entity:
+    return tuple({part.entity_type: part.entity_name for part in entry.entity}.items())
+
+
+def _checked_names(entity: _Entity) -> dict[str, str]:
     """Return the names of the entity that is to be changed, by type.
 
     Raises:
         ItemError: there is no such entity.
     """
     found: dict[str, str] = {}
-    for part in parts:
-        if part.entity_type not in (USER, CLIENT_ID) or part.entity_type in found:
+    for kind, name in entity:
+        if kind not in (USER, CLIENT_ID):
             raise _invalid(f"A quota is of a {USER}, a {CLIENT_ID}, or one of each.")
-        name = part.entity_name
         if name == "":
             raise _invalid(
                 "The name of an entity is empty: name one, or send null for the default."
             )
-        found[part.entity_type] = EVERY if name is None else name
+        found[kind] = EVERY if name is None else name
     return found
 
 
@@ -134,26 +141,33 @@ def _changes(ops: Iterable[cold.Message]) -> dict[QuotaKey, int | None]:
 
 async def _alter(services: KafkaServices, call: KafkaCall) -> Body:
     request = call.message()
+    # The order of the types makes no difference.
+    keys = [frozenset(_entity_of(entry)) for entry in request.entries]
+    ambiguous = repeated(keys)
+    entries = dict(zip(keys, request.entries, strict=True))
 
-    async def alter(entry: cold.Message) -> None:
+    async def alter(key: frozenset[tuple[str, str | None]]) -> None:
+        entry = entries[key]
         call.rights.authorize_cluster(Operation.ALTER_CONFIGS)
-        names, changes = _entity(entry.entity), _changes(entry.ops)
+        if key in ambiguous:
+            raise twice("The entity")
+        names, changes = _checked_names(_entity_of(entry)), _changes(entry.ops)
         if changes and not request.validate_only:
             port = services.access.port
             await port.alter_quota(names.get(USER, ""), names.get(CLIENT_ID, ""), changes)
 
-    results = await each(request.entries, alter, timeout_ms=LONG_PROPOSE_MS)
+    results = await each(list(entries), alter, timeout_ms=LONG_PROPOSE_MS)
     return call.answer(
         {
             "entries": [
                 {
                     **error_fields(call, result),
                     "entity": [
-                        {"entity_type": part.entity_type, "entity_name": part.entity_name}
-                        for part in entry.entity
+                        {"entity_type": kind, "entity_name": name}
+                        for kind, name in _entity_of(entry)
                     ],
                 }
-                for entry, result in zip(request.entries, results, strict=True)
+                for entry, result in zip(entries.values(), results, strict=True)
             ]
         }
     )

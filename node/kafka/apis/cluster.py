@@ -14,6 +14,7 @@ from operator import attrgetter
 from http_api.protocol.kafka_codes import KafkaCode
 from milena.model.access import CLUSTER_NAME, Operation, ResourceType
 from node.kafka.apis.api import Api, Body, KafkaCall, KafkaServices
+from node.kafka.apis.items import by_topic
 from node.kafka.apis.metadata import brokers_of
 from node.kafka.rights import KNOWN, needs
 from node.kafka.wire.metadata import BrokerRow
@@ -99,9 +100,20 @@ async def _describe_quorum(services: KafkaServices, call: KafkaCall) -> Body:
     if not call.rights.permits_cluster(Operation.DESCRIBE):
         code = call.note(KafkaCode.CLUSTER_AUTHORIZATION_FAILED)
         return call.answer({"error_code": code, "topics": [], "nodes": []})
-    rows: dict[str, list[dict[str, object]]] = {}
-    for topic, number in asked:
-        rows.setdefault(topic, []).append(_quorum_row(services, call, topic, number))
+    # As in Kafka, nothing is told of the quorum if a request names it more than once.
+    is_named_once = asked.count((QUORUM_TOPIC, 0)) == 1
+    rows = by_topic(
+        (
+            topic,
+            _quorum_row(
+                services,
+                call,
+                number,
+                is_quorum=is_named_once and (topic, number) == (QUORUM_TOPIC, 0),
+            ),
+        )
+        for topic, number in asked
+    )
     image = services.metadata.image
     nodes = [
         {
@@ -119,12 +131,12 @@ async def _describe_quorum(services: KafkaServices, call: KafkaCall) -> Body:
 
 
 def _quorum_row(
-    services: KafkaServices, call: KafkaCall, topic: str, number: int
+    services: KafkaServices, call: KafkaCall, number: int, *, is_quorum: bool
 ) -> dict[str, object]:
     """Return the state of the quorum, as far as this node knows. Only its own end of the log is known to it."""
-    if (topic, number) != (QUORUM_TOPIC, 0):
+    if not is_quorum:
         code = call.note(KafkaCode.UNKNOWN_TOPIC_OR_PARTITION)
-        message = f"The quorum has partition 0 of {QUORUM_TOPIC}, and no other one."
+        message = f"The quorum has partition 0 of {QUORUM_TOPIC}, and no other one: name it once."
         return {"partition_index": number, "error_code": code, "error_message": message}
     status, image = services.metadata.quorum.status(), services.metadata.image
     own = services.metadata.node_id
@@ -156,11 +168,9 @@ async def _describe_log_dirs(services: KafkaServices, call: KafkaCall) -> Body:
     if request.topics is None:
         runners = list(services.replicas)
     else:
-        wanted = {topic.topic: frozenset(topic.partitions) for topic in request.topics}
+        wanted = {(topic.topic, n) for topic in request.topics for n in topic.partitions}
         runners = [
-            runner
-            for runner in services.replicas
-            if runner.partition in wanted.get(runner.topic, frozenset())
+            runner for runner in services.replicas if (runner.topic, runner.partition) in wanted
         ]
     directory = services.directory
     return call.answer(
@@ -197,21 +207,25 @@ async def _alter_replica_log_dirs(services: KafkaServices, call: KafkaCall) -> B
     request = call.message()
     image, root = services.metadata.image, str(services.directory.root)
     may = call.rights.permits_cluster(Operation.ALTER)
-    rows = []
-    for directory in request.dirs:
-        for topic in directory.topics:
-            topic_id = image.topic_ids.get(topic.name, "")
-            parts = []
-            for number in topic.partitions:
-                code = KafkaCode.NONE
-                if not may:
-                    code = KafkaCode.CLUSTER_AUTHORIZATION_FAILED
-                elif directory.path != root:
-                    code = KafkaCode.LOG_DIR_NOT_FOUND
-                elif services.replicas.find(topic_id, number) is None:
-                    code = KafkaCode.REPLICA_NOT_AVAILABLE
-                parts.append({"partition_index": number, "error_code": call.note(code)})
-            rows.append({"topic_name": topic.name, "partitions": parts})
+    paths = {
+        (topic.name, number): directory.path
+        for directory in request.dirs
+        for topic in directory.topics
+        for number in topic.partitions
+    }
+
+    def row(name: str, number: int, path: str) -> dict[str, object]:
+        code = KafkaCode.NONE
+        if not may:
+            code = KafkaCode.CLUSTER_AUTHORIZATION_FAILED
+        elif path != root:
+            code = KafkaCode.LOG_DIR_NOT_FOUND
+        elif services.replicas.find(image.topic_ids.get(name, ""), number) is None:
+            code = KafkaCode.REPLICA_NOT_AVAILABLE
+        return {"partition_index": number, "error_code": call.note(code)}
+
+    found = by_topic((name, row(name, number, path)) for (name, number), path in paths.items())
+    rows = [{"topic_name": name, "partitions": parts} for name, parts in found.items()]
     return call.answer({"results": rows})
 
 

@@ -12,7 +12,7 @@ from http_api.protocol.kafka_codes import KafkaCode
 from milena.model.access import CLUSTER_NAME, Operation, ResourceType
 from node.config.budgets import LONG_PROPOSE_MS
 from node.kafka.apis.api import Api, Body, KafkaCall, KafkaServices
-from node.kafka.apis.items import ItemError, each, error_fields, repeated
+from node.kafka.apis.items import ItemError, each, error_fields, repeated, twice
 from node.kafka.rights import needs
 from node.kafka.wire import cold
 from node.kafka.wire.configs import (
@@ -240,16 +240,13 @@ _Changes = Callable[[Topic, cold.Message], Mapping[str, str | None]]
 
 async def _alter(services: KafkaServices, call: KafkaCall, changes_of: _Changes) -> Body:
     request = call.message()
-    twice = repeated((one.resource_type, one.resource_name) for one in request.resources)
+    ambiguous = repeated((one.resource_type, one.resource_name) for one in request.resources)
 
     async def alter(resource: cold.Message) -> None:
         kind, name = resource.resource_type, resource.resource_name
         _authorize(call, Operation.ALTER_CONFIGS, resource)
-        if (kind, name) in twice:
-            raise ItemError(
-                KafkaCode.INVALID_REQUEST,
-                "The resource is in the request more than once: name it once.",
-            )
+        if (kind, name) in ambiguous:
+            raise twice("The resource")
         if kind == ConfigResource.BROKER:
             raise ItemError(
                 KafkaCode.INVALID_REQUEST,

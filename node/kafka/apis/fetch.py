@@ -23,6 +23,7 @@ from node.kafka.apis.leading import (
     nearer_replica,
 )
 from node.kafka.batches import sent
+from node.kafka.fetch_sessions import FetchTopic
 from node.kafka.rights import needs
 from node.kafka.wire.fetch import (
     FLEXIBLE_FROM,
@@ -272,8 +273,22 @@ class _FetchRound:
         return not waiting.has_ended
 
 
+def _each_once(topics: list[FetchTopic]) -> list[FetchTopic]:
+    """Return the partitions of a request. One that is there several times has its first place and its last offset."""
+    if len(topics) == len({(name, topic_id) for name, topic_id, _ in topics}) and all(
+        len(parts) == 1 or len(parts) == len({part.partition for part in parts})
+        for _, _, parts in topics
+    ):
+        return topics
+    last: dict[tuple[str, bytes], dict[int, FetchedPartition]] = {}
+    for name, topic_id, parts in topics:
+        last.setdefault((name, topic_id), {}).update((part.partition, part) for part in parts)
+    return [(name, topic_id, list(parts.values())) for (name, topic_id), parts in last.items()]
+
+
 async def _fetch(services: KafkaServices, call: KafkaCall) -> Body:
     request = decode_request(call.reader, call.version)
+    request = request._replace(topics=_each_once(request.topics))
     plan = services.fetch_sessions.plan(
         request,
         has_ids=call.version >= IDS_FROM,

@@ -25,7 +25,8 @@ async def _describe_groups(services: KafkaServices, call: KafkaCall) -> Body:
     check_count(len(request.groups))
     has_operations = call.version >= 3 and request.include_authorized_operations
     rows = []
-    for group_id in request.groups:
+    # Once each: a row may be large, and a request may name one group ten thousand times.
+    for group_id in dict.fromkeys(request.groups):
         operations = None
         if has_operations:
             operations = call.rights.operations(ResourceType.GROUP, group_id)
@@ -103,7 +104,7 @@ async def _delete_groups(services: KafkaServices, call: KafkaCall) -> Body:
     request = call.message()
     check_count(len(request.groups_names))
     rows = []
-    for group_id in request.groups_names:
+    for group_id in dict.fromkeys(request.groups_names):
         wrong = forbidden_group(call, Operation.DELETE, group_id) or invalid_group(group_id)
         code = wrong or KafkaCode.NONE
         if code is KafkaCode.NONE:

@@ -2,6 +2,24 @@
 
 The items of a request share its timeout. An item that is still in work then has REQUEST_TIMED_OUT: its change may yet
 happen.
+
+A request may have an item more than once. Each API does what Apache Kafka does with a repeated item:
+
+- one row with INVALID_REQUEST, and nothing is changed: ListOffsets, CreateTopics, DeleteTopics, CreatePartitions,
+  AlterClientQuotas;
+- as many rows with INVALID_REQUEST as there are items: AlterConfigs, IncrementalAlterConfigs;
+- one row, and the last item counts: Fetch, DeleteRecords, AlterReplicaLogDirs; also without differences between
+  the items: Metadata, AddPartitionsToTxn, DescribeLogDirs, DeleteGroups, DescribeTopicPartitions;
+- a row for each item: all others. Of two offsets to commit, the last one counts.
+
+Four differences are meant:
+
+- Produce: Kafka writes the last batch of a partition and drops the others without an error. Here, the partition has one
+  row with INVALID_REQUEST, and nothing is written to it.
+- AlterClientQuotas: Kafka refuses a repeated entity and still applies its first entry. Here, nothing is applied.
+- DescribeGroups, ConsumerGroupDescribe, DescribeTransactions, and OffsetFetch of all offsets of a group: one row.
+  Otherwise, a request of some kilobytes could ask for a response of gigabytes.
+- DeleteAcls: the second one of two equal filters finds nothing, as the first one deleted the entries.
 """
 
 import asyncio
@@ -30,6 +48,7 @@ NO_ID = UUID(int=0)
 
 T = TypeVar("T")
 R = TypeVar("R")
+K = TypeVar("K", bound=Hashable)
 
 
 class ItemError(Exception):
@@ -98,9 +117,24 @@ async def each(
     return results
 
 
-def repeated(keys: Iterable[Hashable]) -> frozenset[Hashable]:
+def repeated(keys: Iterable[K]) -> frozenset[K]:
     """Return the keys that are there more than once."""
     return frozenset(key for key, count in Counter(keys).items() if count > 1)
+
+
+def twice(what: str) -> ItemError:
+    """Return the refusal of an item that is in the request more than once."""
+    return ItemError(
+        KafkaCode.INVALID_REQUEST, f"{what} is in the request more than once: name it once."
+    )
+
+
+def by_topic(rows: Iterable[tuple[str, R]]) -> dict[str, list[R]]:
+    """Return rows of partitions, by the name of their topic, of which each has one entry."""
+    found: dict[str, list[R]] = {}
+    for name, row in rows:
+        found.setdefault(name, []).append(row)
+    return found
 
 
 def error_fields(call: KafkaCall, result: object) -> dict[str, Any]:

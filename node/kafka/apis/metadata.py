@@ -191,7 +191,7 @@ async def _metadata(services: KafkaServices, call: KafkaCall) -> Body:
     if request.topics is None:
         everything = (image.topics[topic_id] for topic_id in sorted(image.topics))
         rows = [row(topic) for topic in everything if is_seen(topic.name)]
-    for name, topic_id in request.topics or ():
+    for name, topic_id in dict.fromkeys(request.topics or ()):
         if name is None:
             by_id = image.topics.get(topic_id.hex())
             unknown = KafkaCode.UNKNOWN_TOPIC_ID

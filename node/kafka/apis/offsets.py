@@ -12,6 +12,7 @@ from milena.model.errors import MilenaError
 from milena.model.requests import FetchRequest
 from milena.model.turns import one_turn
 from node.kafka.apis.api import Api, Body, KafkaCall, KafkaServices
+from node.kafka.apis.items import repeated
 from node.kafka.apis.leading import led_here
 from node.kafka.rights import needs
 from node.kafka.wire import cold
@@ -46,11 +47,18 @@ async def _each(
     *,
     name: str,
     number: str,
+    is_each_once: bool = False,
 ) -> list[dict[str, object]]:
-    """Return the response's topics. ``name``, ``number``: the fields that have the names of topic and partition."""
+    """Return the response's topics. ``name``, ``number``: the fields that have the names of topic and partition.
+
+    ``is_each_once``: refuse a partition that is in the request more than once, in one row.
+    """
     asked = request.topics or ()
     if max(len(asked), sum(len(topic.partitions or ()) for topic in asked)) > ITEMS_MAX:
         raise MalformedFrameError(f"a request for more than {ITEMS_MAX} partitions")
+    keys = [(getattr(one, name), getattr(p, number)) for one in asked for p in one.partitions or ()]
+    ambiguous = repeated(keys) if is_each_once else frozenset()
+    told: set[tuple[str, int]] = set()
     topics: list[dict[str, object]] = []
     for place, topic in enumerate(asked):
         parts = topic.partitions or ()
@@ -59,7 +67,12 @@ async def _each(
         if call.rights.permits(Operation.DESCRIBE, ResourceType.TOPIC, getattr(topic, name)):
             rows = []
             for part in parts:
-                rows.append(await row(services, call, getattr(topic, name), request, part))
+                key = (getattr(topic, name), getattr(part, number))
+                if key not in ambiguous:
+                    rows.append(await row(services, call, key[0], request, part))
+                elif key not in told:
+                    told.add(key)
+                    rows.append({number: key[1], "error_code": KafkaCode.INVALID_REQUEST})
                 if len(rows) % ROWS_PER_TURN == 0:
                     await one_turn()
         else:
@@ -76,7 +89,13 @@ async def _each(
 async def _list_offsets(services: KafkaServices, call: KafkaCall) -> Body:
     request = call.message()
     topics = await _each(
-        services, call, request, _offset_row, name="name", number="partition_index"
+        services,
+        call,
+        request,
+        _offset_row,
+        name="name",
+        number="partition_index",
+        is_each_once=True,
     )
     return call.answer({"topics": topics})
 

@@ -19,7 +19,14 @@ from milena.model.errors import (
     StaleVersionError,
 )
 from node.kafka.apis.api import Api, Body, KafkaCall, KafkaServices
-from node.kafka.apis.items import ITEMS_MAX, ItemError, error_fields, too_many, wait_ms
+from node.kafka.apis.items import (
+    ITEMS_MAX,
+    ItemError,
+    by_topic,
+    error_fields,
+    too_many,
+    wait_ms,
+)
 from node.kafka.apis.metadata import LISTENER_CODE_FROM, partition_row
 from node.kafka.rights import bits_of, needs
 from node.services.in_time import in_time, unknown
@@ -120,11 +127,11 @@ def _forbidden(operation: Operation) -> ItemError:
 def _elected_rows(
     call: KafkaCall, results: Iterable[tuple[str, int, ItemError | None]], code: int = 0
 ) -> Body:
-    by_topic: dict[str, list[dict[str, Any]]] = {}
-    for name, number, result in results:
-        row = {"partition_id": number, **error_fields(call, result)}
-        by_topic.setdefault(name, []).append(row)
-    rows = [{"topic": name, "partition_result": parts} for name, parts in by_topic.items()]
+    found = by_topic(
+        (name, {"partition_id": number, **error_fields(call, result)})
+        for name, number, result in results
+    )
+    rows = [{"topic": name, "partition_result": parts} for name, parts in found.items()]
     return call.answer({"error_code": call.note(code), "replica_election_results": rows})
 
 
@@ -133,15 +140,16 @@ def _elected_rows(
 
 async def _alter_reassignments(services: KafkaServices, call: KafkaCall) -> Body:
     request = call.message()
-    targets = [
-        ReplicaTarget(
+    # Of two targets of a partition, the last one counts, and both have its result.
+    targets = {
+        (topic.name, part.partition_index): ReplicaTarget(
             topic=topic.name,
             partition=part.partition_index,
             replicas=None if part.replicas is None else tuple(part.replicas),
         )
         for topic in request.topics
         for part in topic.partitions
-    ]
+    }
     fields: dict[str, Any] = {
         "allow_replication_factor_change": request.allow_replication_factor_change
     }
@@ -149,21 +157,23 @@ async def _alter_reassignments(services: KafkaServices, call: KafkaCall) -> Body
     if not call.rights.permits_cluster(Operation.ALTER):
         refusal = error_fields(call, _forbidden(Operation.ALTER))
         return call.answer({**fields, **refusal, "responses": []})
-    if len(targets) > ITEMS_MAX:
-        refusal = error_fields(call, too_many(len(targets)))
+    count = sum(len(topic.partitions) for topic in request.topics)
+    if count > ITEMS_MAX:
+        refusal = error_fields(call, too_many(count))
         return call.answer({**fields, **refusal, "responses": []})
     try:
         async with in_time(wait_ms(request.timeout_ms), unknown("replicas may yet move")):
-            results = iter(await _reassigned(services, targets, may_change_factor=may_change))
+            done = await _reassigned(services, list(targets.values()), may_change_factor=may_change)
     except MilenaError as error:
         return call.answer({**fields, **error_fields(call, ItemError.of(error)), "responses": []})
+    results = dict(zip(targets, done, strict=True))
     rows = [
         {
             "name": topic.name,
             "partitions": [
                 {
                     "partition_index": part.partition_index,
-                    **error_fields(call, next(results)),
+                    **error_fields(call, results[topic.name, part.partition_index]),
                 }
                 for part in topic.partitions
             ],
@@ -229,14 +239,16 @@ async def _list_reassignments(services: KafkaServices, call: KafkaCall) -> Body:
     image = services.metadata.image
     if not call.rights.permits_cluster(Operation.DESCRIBE):
         return call.answer({**error_fields(call, _forbidden(Operation.DESCRIBE)), "topics": []})
-    wanted: dict[str, frozenset[int]] | None = None
+    wanted: frozenset[tuple[str, int]] | None = None
     if request.topics is not None:
-        wanted = {topic.name: frozenset(topic.partition_indexes) for topic in request.topics}
-    by_topic: dict[str, list[dict[str, Any]]] = {}
+        wanted = frozenset(
+            (topic.name, n) for topic in request.topics for n in topic.partition_indexes
+        )
+    found: list[tuple[str, dict[str, Any]]] = []
     for (topic_id, number), state in reassignments.running(image):
         name, move = image.topics[topic_id].name, state.moving
         assert move is not None, "running() gives partitions with a reassignment"
-        if wanted is not None and number not in wanted.get(name, frozenset()):
+        if wanted is not None and (name, number) not in wanted:
             continue
         row = {
             "partition_index": number,
@@ -244,8 +256,9 @@ async def _list_reassignments(services: KafkaServices, call: KafkaCall) -> Body:
             "adding_replicas": [b for b in move.target if b not in move.former],
             "removing_replicas": [b for b in move.former if b not in move.target],
         }
-        by_topic.setdefault(name, []).append(row)
-    rows = [{"name": name, "partitions": parts} for name, parts in sorted(by_topic.items())]
+        found.append((name, row))
+    topics = sorted(by_topic(found).items())
+    rows = [{"name": name, "partitions": parts} for name, parts in topics]
     return call.answer({**error_fields(call, None), "topics": rows})
 
 

@@ -17,6 +17,7 @@ from milena.model.errors import (
     FeatureLevelError,
     InvalidProducerError,
     InvalidRecordError,
+    MalformedRequestError,
     MilenaError,
     NotLeaderError,
     PartitionNotFoundError,
@@ -28,6 +29,7 @@ from milena.model.pending import Pending
 from milena.model.requests import Acks, BatchReceipt
 from milena.model.types import TimestampType
 from node.kafka.apis.api import Api, Body, CloseConnectionError, KafkaCall, KafkaServices, Started
+from node.kafka.apis.items import repeated
 from node.kafka.apis.leading import addresses_of, leader_of
 from node.kafka.batches import in_transaction, is_transactional, stored
 from node.kafka.rights import needs
@@ -58,6 +60,8 @@ REFUSED_KEPT_MS = 30_000
 REFUSED_MAX = 10_000
 """Refused batches that are remembered."""
 _ACKS = {int(acks): acks for acks in Acks}
+_PartitionKey = tuple[str, bytes, int]
+"""The name of a topic, or its id, and a partition."""
 
 
 @dataclass(slots=True)
@@ -79,11 +83,18 @@ async def _produce(services: KafkaServices, call: KafkaCall) -> Body | Started:
     if acks is None or (request.transactional_id is not None and acks is not Acks.ALL):
         return _refused(call, request, KafkaCode.INVALID_REQUIRED_ACKS)
     timeout_ms = min(max(1, request.timeout_ms), services.limits.produce_timeout_ms_max)
-    begun = [
-        (
-            name,
-            topic_id,
-            [
+    ambiguous = _ambiguous(request)
+    told: set[_PartitionKey] = set()
+    begun: list[tuple[str, bytes, list[_Appending]]] = []
+    for name, topic_id, partitions in request.topics:
+        rows = []
+        for part in partitions:
+            key = (name, topic_id, part[0])
+            if key in told:
+                continue
+            if key in ambiguous:
+                told.add(key)
+            rows.append(
                 await _begin(
                     services,
                     call,
@@ -92,13 +103,23 @@ async def _produce(services: KafkaServices, call: KafkaCall) -> Body | Started:
                     part,
                     acks=acks,
                     timeout_ms=timeout_ms,
+                    is_ambiguous=key in ambiguous,
                 )
-                for part in partitions
-            ],
-        )
-        for name, topic_id, partitions in request.topics
-    ]
+            )
+        if rows:
+            begun.append((name, topic_id, rows))
     return Started(_finish(services, call, begun, has_response=acks is not Acks.NONE))
+
+
+def _ambiguous(request: WireProduce) -> frozenset[_PartitionKey]:
+    """Return the partitions that are in a request more than once. No client that is known to us sends one."""
+    if len(request.topics) == 1 and len(request.topics[0][2]) == 1:
+        return frozenset()
+    return repeated(
+        (name, topic_id, number)
+        for name, topic_id, partitions in request.topics
+        for number, _ in partitions
+    )
 
 
 def _name_of(services: KafkaServices, call: KafkaCall, name: str, topic_id: bytes) -> str:
@@ -127,8 +148,13 @@ async def _begin(
     *,
     acks: Acks,
     timeout_ms: int,
+    is_ambiguous: bool,
 ) -> _Appending:
-    """Give a batch its place in its log, or find out why it gets none."""
+    """Give a batch its place in its log, or find out why it gets none.
+
+    ``is_ambiguous``: the request has more batches for the partition. The response has room for one result, so none is
+    written. Kafka writes the last one, and loses the others.
+    """
     partition, records = part
     begun = _Appending(services.metadata.image.topic(name), partition)
     try:
@@ -136,6 +162,11 @@ async def _begin(
             await authorize_transactional_id(call.rights, services.admin, request.transactional_id)
         call.rights.authorize(Operation.WRITE, ResourceType.TOPIC, (name,))
         check_written_by_clients(name)
+        if is_ambiguous:
+            raise MalformedRequestError(
+                f"the request has partition {partition} of topic {name!r} more than once: send one batch for a "
+                "partition; nothing was written"
+            )
         topic = begun.topic
         if topic is None:
             raise TopicNotFoundError(f"topic {name!r} does not exist")

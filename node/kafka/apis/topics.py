@@ -15,7 +15,16 @@ from milena.model.access import Operation, ResourceType
 from milena.model.errors import InvalidReplicationError
 from node.kafka.apis.api import Api, Body, KafkaCall, KafkaServices
 from node.kafka.apis.configs import source_of
-from node.kafka.apis.items import NO_ID, ItemError, each, error_fields, repeated, wait_ms
+from node.kafka.apis.items import (
+    NO_ID,
+    ItemError,
+    by_topic,
+    each,
+    error_fields,
+    repeated,
+    twice,
+    wait_ms,
+)
 from node.kafka.rights import needs
 from node.kafka.wire import cold
 from raft_meta.machine import bounds
@@ -28,32 +37,27 @@ CONFIGS_SHOWN_MAX = 100
 """Topics of one response that have their configs. Each has 19, and the others may be described."""
 
 
-def _twice(what: str) -> ItemError:
-    return ItemError(
-        KafkaCode.INVALID_REQUEST, f"{what} is in the request more than once: name it once."
-    )
-
-
 # -- CreateTopics ----------------------------------------------------------------------------------
 
 
 async def _create_topics(services: KafkaServices, call: KafkaCall) -> Body:
     request = call.message()
-    twice = repeated(topic.name for topic in request.topics)
+    ambiguous = repeated(topic.name for topic in request.topics)
+    topics = list({topic.name: topic for topic in request.topics}.values())
 
     async def create(wanted: cold.Message) -> Topic:
         call.rights.authorize_creation(wanted.name)
-        if wanted.name in twice:
-            raise _twice("The topic")
+        if wanted.name in ambiguous:
+            raise twice("The topic")
         new = _new_topic(wanted, is_validate_only=request.validate_only)
         try:
             return await services.admin.create_topic(new)
         except InvalidReplicationError as error:
             raise ItemError(_layout_code(wanted), error.message) from error
 
-    results = await each(request.topics, create, timeout_ms=request.timeout_ms)
+    results = await each(topics, create, timeout_ms=request.timeout_ms)
     rows = []
-    for place, (wanted, result) in enumerate(zip(request.topics, results, strict=True)):
+    for place, (wanted, result) in enumerate(zip(topics, results, strict=True)):
         row = {"name": wanted.name, "configs": [], **error_fields(call, result)}
         if isinstance(result, Topic):
             code = KafkaCode.NONE if place < CONFIGS_SHOWN_MAX else KafkaCode.INVALID_REQUEST
@@ -108,8 +112,6 @@ def _new_configs(wanted: cold.Message) -> dict[str, str]:
                 KafkaCode.INVALID_CONFIG,
                 f"The config {config.name} has no value: give one, or leave the config out.",
             )
-        if config.name in found:
-            raise ItemError(KafkaCode.INVALID_CONFIG, f"The config {config.name} is set twice.")
         found[config.name] = config.value
     return found
 
@@ -152,24 +154,34 @@ async def _delete_topics(services: KafkaServices, call: KafkaCall) -> Body:
     # Up to version 5, topics are asked for by ``topic_names``, later by ``topics``.
     wanted = [(name, NO_ID) for name in request.topic_names or ()]
     wanted += [(topic.name, topic.topic_id or NO_ID) for topic in request.topics or ()]
-    twice = repeated(wanted)
+    ambiguous = repeated(wanted)
+    wanted = list(dict.fromkeys(wanted))
+    names = {name for name, topic_id in wanted if topic_id == NO_ID} - {n for n, _ in ambiguous}
+    ids = {topic_id for name, topic_id in wanted if name is None}
 
-    async def delete(item: tuple[str | None, UUID]) -> tuple[str, UUID]:
+    async def delete(item: tuple[str | None, UUID]) -> tuple[str, UUID] | None:
         name, topic_id = item
         if (name is None) == (topic_id == NO_ID):
             raise ItemError(
                 KafkaCode.INVALID_REQUEST,
                 "A topic is deleted by its name or by its id: give one of them.",
             )
-        if item in twice:
-            raise _twice("The topic")
+        if item in ambiguous:
+            raise twice("The topic")
         may_see = call.rights.seen(ResourceType.TOPIC)
         if name is None:
             topic = await _topic_of(services, topic_id, may_see)
             call.rights.authorize(Operation.DELETE, ResourceType.TOPIC, (topic.name,))
+            if topic.name in names:
+                return None  # the row of the name says that both mean one topic
         else:
             call.rights.authorize(Operation.DELETE, ResourceType.TOPIC, (name,))
             topic = await services.admin.topic(name)
+            if UUID(hex=topic.topic_id) in ids:
+                raise ItemError(
+                    KafkaCode.INVALID_REQUEST,
+                    "The topic is in the request by its name and by its id: give one of them.",
+                )
         # Without a turn between, ``delete_topic`` finds the same topic under this name.
         await services.admin.delete_topic(topic.name)
         return topic.name, UUID(hex=topic.topic_id)
@@ -177,6 +189,8 @@ async def _delete_topics(services: KafkaServices, call: KafkaCall) -> Body:
     results = await each(wanted, delete, timeout_ms=request.timeout_ms)
     rows = []
     for item, result in zip(wanted, results, strict=True):
+        if result is None:
+            continue
         name, topic_id = item if isinstance(result, ItemError) else result
         rows.append({"name": name, "topic_id": topic_id, **error_fields(call, result)})
     return call.answer({"responses": rows})
@@ -201,12 +215,13 @@ async def _topic_of(
 
 async def _create_partitions(services: KafkaServices, call: KafkaCall) -> Body:
     request = call.message()
-    twice = repeated(topic.name for topic in request.topics)
+    ambiguous = repeated(topic.name for topic in request.topics)
+    topics = list({topic.name: topic for topic in request.topics}.values())
 
     async def grow(wanted: cold.Message) -> None:
         call.rights.authorize(Operation.ALTER, ResourceType.TOPIC, (wanted.name,))
-        if wanted.name in twice:
-            raise _twice("The topic")
+        if wanted.name in ambiguous:
+            raise twice("The topic")
         topic = await services.admin.topic(wanted.name, max(0, wanted.count - 1))
         if wanted.count <= topic.partition_count:
             raise ItemError(
@@ -232,10 +247,10 @@ async def _create_partitions(services: KafkaServices, call: KafkaCall) -> Body:
             )
             raise ItemError(code, error.message) from error
 
-    results = await each(request.topics, grow, timeout_ms=request.timeout_ms)
+    results = await each(topics, grow, timeout_ms=request.timeout_ms)
     rows = [
         {"name": wanted.name, **error_fields(call, result)}
-        for wanted, result in zip(request.topics, results, strict=True)
+        for wanted, result in zip(topics, results, strict=True)
     ]
     return call.answer({"results": rows})
 
@@ -248,14 +263,15 @@ HIGH_WATERMARK = -1
 
 async def _delete_records(services: KafkaServices, call: KafkaCall) -> Body:
     request = call.message()
-    wanted = [
-        (topic.name, part.partition_index, part.offset)
+    wanted = {
+        (topic.name, part.partition_index): part.offset
         for topic in request.topics
         for part in topic.partitions
-    ]
+    }
 
-    async def delete(item: tuple[str, int, int]) -> int:
-        topic, partition, offset = item
+    async def delete(item: tuple[str, int]) -> int:
+        topic, partition = item
+        offset = wanted[item]
         call.rights.authorize(Operation.DELETE, ResourceType.TOPIC, (topic,))
         if offset < HIGH_WATERMARK:
             raise ItemError(
@@ -269,21 +285,20 @@ async def _delete_records(services: KafkaServices, call: KafkaCall) -> Body:
             topic, partition, before, timeout_ms=wait_ms(request.timeout_ms)
         )
 
-    results = iter(await each(wanted, delete, timeout_ms=request.timeout_ms))
+    results = await each(list(wanted), delete, timeout_ms=request.timeout_ms)
 
-    def row(part: cold.Message) -> dict[str, Any]:
-        result = next(results)
-        failed = isinstance(result, ItemError)
+    def row(partition: int, result: int | ItemError) -> dict[str, Any]:
         return {
-            "partition_index": part.partition_index,
-            "low_watermark": -1 if failed else result,
+            "partition_index": partition,
+            "low_watermark": -1 if isinstance(result, ItemError) else result,
             "error_code": error_fields(call, result)["error_code"],
         }
 
-    rows = [
-        {"name": topic.name, "partitions": [row(part) for part in topic.partitions]}
-        for topic in request.topics
-    ]
+    found = by_topic(
+        (name, row(partition, result))
+        for (name, partition), result in zip(wanted, results, strict=True)
+    )
+    rows = [{"name": name, "partitions": parts} for name, parts in found.items()]
     return call.answer({"topics": rows})
 
 

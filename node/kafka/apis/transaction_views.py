@@ -38,7 +38,7 @@ async def _list(services: KafkaServices, call: KafkaCall) -> Body:
     states, ids = request.state_filters, request.producer_id_filters
     check_count(len(states) + len(ids))
     known = {ONGOING, *STATES.values()}
-    unknown = [state for state in states if state not in known]
+    unknown = [state for state in dict.fromkeys(states) if state not in known]
     longest_ms = request.duration_filter if call.version >= 1 else -1
     image, now_ms = services.metadata.image, services.clock.wall_ms()
     coordinators = Coordinators(image)
@@ -69,6 +69,7 @@ async def _describe(services: KafkaServices, call: KafkaCall) -> Body:
     request = call.message()
     check_count(len(request.transactional_ids))
     kind = ResourceType.TRANSACTIONAL_ID
+    # Once each: a row may be large, and a request may name one id ten thousand times.
     may = {
         name: call.rights.permits(Operation.DESCRIBE, kind, name)
         for name in request.transactional_ids
@@ -77,13 +78,13 @@ async def _describe(services: KafkaServices, call: KafkaCall) -> Body:
         image = await services.metadata.barrier(timeout_ms=BARRIER_MS)
     except MilenaError:
         code = call.note(KafkaCode.COORDINATOR_NOT_AVAILABLE)
-        refused = [_no_row(name, code) for name in request.transactional_ids]
+        refused = [_no_row(name, code) for name in may]
         return call.answer({"transaction_states": refused})
     is_seen = call.rights.seen(ResourceType.TOPIC)
     rows = []
-    for name in request.transactional_ids:
+    for name, is_permitted in may.items():
         code = KafkaCode.TRANSACTIONAL_ID_NOT_FOUND
-        if not may[name]:
+        if not is_permitted:
             code = KafkaCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
         elif name in image.transactional_ids:
             rows.append(_row(image, image.transactional_ids[name], is_seen))

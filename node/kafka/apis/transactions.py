@@ -38,6 +38,7 @@ from milena.model.errors import (
 from node.config.budgets import BARRIER_MS
 from node.kafka.apis.api import Api, Body, KafkaCall, KafkaServices
 from node.kafka.apis.groups import check_count, group_code_of, invalid_group
+from node.kafka.apis.items import by_topic
 from node.kafka.rights import needs
 from node.kafka.wire import cold
 from node.services.own_topics import check_written_by_clients
@@ -92,7 +93,9 @@ async def _add_partitions(services: KafkaServices, call: KafkaCall) -> Body:
     request = call.message()
     topics = request.v3_and_below_topics
     check_count(sum(len(topic.partitions) for topic in topics))
-    named = [(topic.name, number) for topic in topics for number in topic.partitions]
+    named = list(
+        dict.fromkeys((topic.name, number) for topic in topics for number in topic.partitions)
+    )
     codes: dict[_Partition, KafkaCode] = {}
     try:
         await authorize_transactional_id(
@@ -111,21 +114,17 @@ async def _add_partitions(services: KafkaServices, call: KafkaCall) -> Body:
             await services.transactional_ids.enlist(name, client, keys)
     except MilenaError as error:
         codes = dict.fromkeys(named, transaction_code_of(error, call.version >= FENCED_FROM))
-    rows = [
-        {
-            "name": topic.name,
-            "results_by_partition": [
-                {
-                    "partition_index": number,
-                    "partition_error_code": call.note(
-                        codes.get((topic.name, number), KafkaCode.NONE)
-                    ),
-                }
-                for number in topic.partitions
-            ],
-        }
-        for topic in topics
-    ]
+    found = by_topic(
+        (
+            name,
+            {
+                "partition_index": number,
+                "partition_error_code": call.note(codes.get((name, number), KafkaCode.NONE)),
+            },
+        )
+        for name, number in named
+    )
+    rows = [{"name": name, "results_by_partition": parts} for name, parts in found.items()]
     return call.answer({"results_by_topic_v3_and_below": rows})
 
 

@@ -79,10 +79,10 @@ async def test_what_means_nothing_is_refused_and_a_trial_changes_nothing() -> No
             entry({"user": ""}, request_rate=1),
             entry({}, request_rate=1),
             entry({"user": "ann"}, request_percentage=1),
-            entry({"user": "ann"}, request_rate=1.5),
-            entry({"user": "ann"}, request_rate=-1),
-            entry({"user": "ann"}, request_rate=float("nan")),
-            entry({"user": "ann"}, request_rate=float("inf")),
+            entry({"user": "bob"}, request_rate=1.5),
+            entry({"user": "cay"}, request_rate=-1),
+            entry({"user": "dan"}, request_rate=float("nan")),
+            entry({"user": "eve"}, request_rate=float("inf")),
         ]
         assert await alter(client, *odd) == [INVALID_REQUEST] * len(odd)
         assert await alter(client, entry({"user": "b"}, request_rate=1), validate_only=True) == [0]

@@ -132,7 +132,7 @@ async def test_replicas_stay_in_the_only_directory(version: int) -> None:
         dirs = [
             {"path": ROOT, "topics": [{"name": "t", "partitions": [0, 1, *ends]}]},
             {"path": ROOT, "topics": [{"name": "no", "partitions": [0]}]},
-            {"path": "/other", "topics": [{"name": "t", "partitions": [0]}]},
+            {"path": "/other", "topics": [{"name": "t", "partitions": [2]}]},
             {"path": "", "topics": [{"name": "", "partitions": [0]}]},
         ]
         found = await client_of(cluster.nodes[1]).call(34, version, dirs=dirs)
@@ -143,7 +143,7 @@ async def test_replicas_stay_in_the_only_directory(version: int) -> None:
         ] == [
             ("t", 0, 0),
             *(("t", number, 9) for number in (1, *ends)),
+            ("t", 2, 57),
             ("no", 0, 9),
-            ("t", 0, 57),
             ("", 0, 57),
         ]

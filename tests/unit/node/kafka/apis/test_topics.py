@@ -91,7 +91,6 @@ class TestCreate:
                 ("a/b", BAD_NAME),
                 ("twice", BAD_REQUEST),
                 ("b", NONE),
-                ("twice", BAD_REQUEST),
                 ("", BAD_NAME),
             ]
             assert rows[1].error_message == "Topic 'old' already exists."
@@ -157,7 +156,6 @@ class TestCreate:
                 configured(no_such="1"),
                 configured(retention_ms="soon"),
                 configured(retention_ms=None),
-                [*configured(retention_ms="1"), *configured(retention_ms="2")],
                 configured(retention_ms="9" * 30_000),
                 [{"name": "\u2028" * 10_000, "value": ""}],
             ):
@@ -239,7 +237,6 @@ class TestDelete:
                 ("no", UNKNOWN),
                 ("b", NONE),
                 ("c", BAD_REQUEST),
-                ("c", BAD_REQUEST),
                 ("", UNKNOWN),
             ]
             assert list(cluster.image.topic_ids) == ["c"]
@@ -308,7 +305,6 @@ class TestCreatePartitions:
                 ("b", NONE),
                 ("c", BAD_PARTITIONS),
                 ("no", UNKNOWN),
-                ("twice", BAD_REQUEST),
                 ("twice", BAD_REQUEST),
             ]
             assert "has 1 partitions already" in found.results[2].error_message
@@ -386,14 +382,14 @@ class TestDeleteRecords:
     @virtual
     async def test_each_partition_fails_by_itself(self) -> None:
         async with cluster_of() as cluster:
-            await cluster.create("t", (1, 2, 3))
+            await cluster.create("t", *[(1, 2, 3)] * 5)
             await cluster.nodes[1].write("t", "a", "b", "c")
             numbers = [
-                (0, 4),
-                (0, -2),
-                (0, INT64[0]),
-                (0, INT64[1]),
-                (1, 0),
+                (1, 4),
+                (2, -2),
+                (3, INT64[0]),
+                (4, INT64[1]),
+                (5, 0),
                 (INT32[0], 0),
                 (INT32[1], 0),
                 (0, 1),
@@ -407,15 +403,14 @@ class TestDeleteRecords:
                 {"name": "", "partitions": []},
             ]
             found = await client_of(cluster.nodes[1]).call(21, 2, topics=wanted, timeout_ms=5_000)
-            assert [topic.name for topic in found.topics] == ["t", "no", ""]
+            assert [topic.name for topic in found.topics] == ["t", "no"]
             rows = found.topics[0].partitions
             assert [(p.partition_index, p.low_watermark, p.error_code) for p in rows] == [
-                *((0, -1, OUT_OF_RANGE) for _ in range(4)),
-                *((p, -1, UNKNOWN) for p in (1, *INT32)),
+                *((p, -1, OUT_OF_RANGE) for p in range(1, 5)),
+                *((p, -1, UNKNOWN) for p in (5, *INT32)),
                 (0, 1, NONE),
             ]
             assert found.topics[1].partitions[0].error_code == UNKNOWN
-            assert found.topics[2].partitions == []
 
     @virtual
     async def test_a_partition_without_a_leader_is_waited_for_until_the_timeout(self) -> None:
