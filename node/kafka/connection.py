@@ -504,7 +504,8 @@ class KafkaConnection(asyncio.Protocol):
     async def _settle(self) -> None:
         """Wait until every request that has started has its response."""
         while self._unanswered:
-            await asyncio.wait([self._unanswered[-1].answer])
+            # The first one: if a later one is there before it, a wait for that would return at once, again and again.
+            await asyncio.wait([self._unanswered[0].answer])
             self._flush()
 
     def _flush(self) -> None:

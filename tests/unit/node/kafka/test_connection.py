@@ -132,6 +132,22 @@ async def test_responses_leave_in_the_order_of_requests(
 
 
 @at_desk
+async def test_the_node_rests_while_a_response_waits_for_the_one_before_it(
+    desk: Desk, client: KafkaClient, cluster: Cluster
+) -> None:
+    desk.hold(desk.may_end, b"a")
+    ask(client, PIPELINED, b"a", b"b")
+    await settle()
+    looks, flush = [], client.connection._flush
+    client.connection._flush = lambda: looks.append(flush())  # type: ignore[method-assign]
+    await settle(200)
+    assert len(looks) < 5
+    desk.may_end[b"a"].set()
+    await settle()
+    assert names(client) == [b"a", b"b"]
+
+
+@at_desk
 async def test_a_pipelined_request_starts_when_the_one_before_it_has(
     desk: Desk, client: KafkaClient, cluster: Cluster
 ) -> None:
