@@ -9,6 +9,7 @@ import gzip
 import json
 import random
 import socket
+import struct
 import zlib
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -468,6 +469,138 @@ async def unknown_groups(node: LocalNode, scale: Scale) -> Outcomes:
     return await together(scale.garbage * 4, once, 50)
 
 
+READ = "/topics/read-badly/partitions/0/records"
+BATCH_LINE = "Content-Type: application/vnd.milena.batch"
+READ_BYTES = 900_000
+"""Bytes of each stored record, and so about the size of each fetch. The buffers of a connection hold less."""
+PIPELINED = 200
+"""Fetches in one piece. If the answers of one connection were all made at once, they would take 180 MB."""
+
+
+async def hostile_readers(node: LocalNode, scale: Scale) -> Outcomes:
+    """Readers of stored records that stop in the middle, close, reset, pipeline, or close their own direction.
+
+    Those that read to the end must get the right bytes. Outcome ``wrong``: they did not.
+    """
+    await _fill(node)
+    fetches = [
+        head(f"{READ}?offset={offset}&max_bytes=1000000", f"Accept: {kind}", method="GET")
+        for kind in ("application/vnd.milena.batch", "application/vnd.kafka.binary.v2+json")
+        for offset in range(4)
+    ]
+    sound = [await _fetched(node, fetch) for fetch in fetches]
+    assert all(len(body) > READ_BYTES for body in sound), [len(body) for body in sound]
+    over = asyncio.Event()
+    stopped: list[asyncio.Task[str]] = []
+
+    async def once(number: int) -> str:
+        way, place = number % 6, number // 6 % len(fetches)
+        if way == 0:
+            # These hold their connections until all other readers are done.
+            stopped.append(asyncio.create_task(_stop(node, fetches[place], over)))
+            return "waiting"
+        if way in (1, 2):
+            return await _leave(node, fetches[place], is_reset=way == 2)
+        if way == 3:
+            return await _pipeline_unread(node, fetches[place])
+        bodies = [sound[place]] if way == 4 else [sound[place], sound[0]]
+        asked = fetches[place] if way == 4 else fetches[place] + fetches[0]
+        return await _read_all(node, asked, bodies, scale, closes=way == 4)
+
+    seen = await together(scale.garbage * 2, once, 24)
+    over.set()
+    seen.update(await asyncio.gather(*stopped))
+    return seen
+
+
+async def _fill(node: LocalNode) -> None:
+    for number in range(4):
+        values: list[bytes | None] = [random.Random(number).randbytes(READ_BYTES)]
+        body = encode_batch(RecordColumns(None, None, None, values, None), base_timestamp_ms=1)
+        async with connected(node) as (reader, writer):
+            writer.write(head(READ, BATCH_LINE, f"Content-Length: {len(body)}") + body)
+            assert await outcome_of(reader, 30) == "200"
+
+
+async def _body_of(reader: asyncio.StreamReader) -> bytes:
+    """The body of the next answer; its status and its length must be there."""
+    lines = (await reader.readuntil(b"\r\n\r\n")).lower().split(b"\r\n")
+    assert lines[0].startswith(b"http/1.1 200"), lines
+    named = dict(line.partition(b": ")[::2] for line in lines)
+    if b"content-length" in named:
+        return await reader.readexactly(int(named[b"content-length"]))
+    body = b""
+    while size := int(await reader.readline(), 16):
+        body += await reader.readexactly(size)
+        await reader.readline()
+    await reader.readline()
+    return body
+
+
+async def _fetched(node: LocalNode, fetch: bytes) -> bytes:
+    async with connected(node) as (reader, writer):
+        writer.write(fetch)
+        return await _body_of(reader)
+
+
+@asynccontextmanager
+async def _slow_socket(node: LocalNode):
+    """A connected socket with a small window, so that most of an answer stays in the node."""
+    where = urlsplit(node.url)
+    with socket.socket() as plain:
+        plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        plain.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(plain, (where.hostname, where.port))
+        yield plain
+
+
+async def _stop(node: LocalNode, fetch: bytes, over: asyncio.Event) -> str:
+    """Begin to read the first of many answers, then read nothing."""
+    loop = asyncio.get_running_loop()
+    async with _slow_socket(node) as plain:
+        await loop.sock_sendall(plain, fetch * PIPELINED)
+        await loop.sock_recv(plain, 1000)
+        await over.wait()
+        return "open" if await loop.sock_recv(plain, 1000) else "closed"
+
+
+async def _leave(node: LocalNode, fetch: bytes, *, is_reset: bool) -> str:
+    loop = asyncio.get_running_loop()
+    async with _slow_socket(node) as plain:
+        if is_reset:
+            plain.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        await loop.sock_sendall(plain, fetch)
+        begun = await loop.sock_recv(plain, 1000)
+    return "200" if begun.startswith(b"HTTP/1.1 200") else "wrong"
+
+
+async def _pipeline_unread(node: LocalNode, fetch: bytes) -> str:
+    """Many requests in one piece, and the connection is closed after the first bytes."""
+    loop = asyncio.get_running_loop()
+    async with _slow_socket(node) as plain:
+        await loop.sock_sendall(plain, fetch * PIPELINED)
+        begun = await loop.sock_recv(plain, 1000)
+    return "200" if begun.startswith(b"HTTP/1.1 200") else "wrong"
+
+
+async def _read_all(
+    node: LocalNode, asked: bytes, bodies: list[bytes], scale: Scale, *, closes: bool
+) -> str:
+    async with connected(node) as (reader, writer):
+        writer.write(asked)
+        if closes:
+            writer.write_eof()
+        try:
+            async with asyncio.timeout(scale.patience_s):
+                found = [await _body_of(reader) for _ in bodies]
+        except TimeoutError:
+            return "silent"
+        except asyncio.IncompleteReadError:
+            # A client that closed its own direction may count as gone.
+            return "closed" if closes else "wrong"
+        return "200" if found == bodies else "wrong"
+
+
 ATTACKS: tuple[Attack, ...] = (
     unwritable_numbers,
     escaped_strings,
@@ -487,4 +620,5 @@ ATTACKS: tuple[Attack, ...] = (
     slow_bodies,
     idle_connections,
     large_json_bodies,
+    hostile_readers,
 )

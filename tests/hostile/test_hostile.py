@@ -57,3 +57,5 @@ def test_a_node_stands_every_attack(tmp_path, capsys):
     assert set(by_name["unknown-groups"]) == {"404"}
     assert by_name["large-json-bodies"] == {"200": 2}
     assert by_name["deep-json"]["400"]
+    assert set(by_name["hostile-readers"]) <= {"200", "waiting", "open", "closed"}
+    assert by_name["hostile-readers"]["200"] > by_name["hostile-readers"]["waiting"]
