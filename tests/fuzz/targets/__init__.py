@@ -16,6 +16,7 @@ from tests.fuzz.targets.batches import BATCHES
 from tests.fuzz.targets.files import FILES
 from tests.fuzz.targets.groups import GROUPS
 from tests.fuzz.targets.http import HTTP
+from tests.fuzz.targets.kafka import KAFKA
 from tests.fuzz.targets.metadata import METADATA
 from tests.fuzz.targets.peers import PEERS
 from tests.fuzz.targets.raft_directory import RAFT_DIRECTORY
@@ -30,6 +31,7 @@ TARGETS: tuple[Target, ...] = (
     *PEERS,
     *METADATA,
     *HTTP,
+    *KAFKA,
     *GROUPS,
     *ACCESS,
 )
