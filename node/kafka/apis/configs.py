@@ -82,7 +82,8 @@ async def _describe_configs(services: KafkaServices, call: KafkaCall) -> Body:
             rows = _broker_rows(services, call, resource.resource_name)
         else:
             raise _unknown_type(resource.resource_type)
-        wanted = None if keys is None else frozenset(keys)
+        # As in Kafka, an empty list stands for all configs, too.
+        wanted = frozenset(keys) if keys else None
         return tuple(
             row._replace(
                 synonyms=row.synonyms if request.include_synonyms else (),
