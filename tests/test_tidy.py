@@ -240,3 +240,92 @@ def test_the_tree_is_source_only() -> None:
         ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False
     ).stdout.split()
     assert not [name for name in listed if name.endswith((".pyc", ".img", ".log"))]
+
+
+TABLES = frozenset(
+    {
+        "acls",
+        "consumers",
+        "ending",
+        "groups",
+        "offsets",
+        "partitions",
+        "producer_blocks",
+        "producer_names",
+        "producers",
+        "quotas",
+        "tokens",
+        "transactional_ids",
+        "transactional_names",
+        "users",
+    }
+)
+"""Tables of the replicated state that grow with the number of clients or partitions, up to 100,000 rows and more."""
+
+SCANS = {
+    ("node/kafka/apis/transaction_views.py", "transactional_ids"): "ListTransactions, in turns",
+}
+"""Loops over a whole table while a request waits, and the request that asks for it."""
+
+
+def scans(tree: ast.Module) -> Iterator[str]:
+    """The tables of an image that the code goes through from end to end, as far as it names the image there."""
+
+    def table(node: ast.expr) -> str | None:
+        while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            node = node.func.value
+        is_image = isinstance(node, ast.Attribute) and (
+            (isinstance(node.value, ast.Name) and node.value.id == "image")
+            or (isinstance(node.value, ast.Attribute) and node.value.attr == "image")
+        )
+        return node.attr if is_image and isinstance(node, ast.Attribute) else None
+
+    for node in ast.walk(tree):
+        found: list[ast.expr] = []
+        if isinstance(node, ast.For | ast.comprehension):
+            # ``for … in image.t``, ``image.t.values()``, ``enumerate(a if b else image.t)``
+            found = [one for one in ast.walk(node.iter) if isinstance(one, ast.expr)]
+            looked_up = {
+                id(inner)
+                for one in found
+                if isinstance(one, ast.Subscript)
+                or (isinstance(one, ast.Call) and _is_lookup(one))
+                or isinstance(one, ast.Compare)
+                for inner in ast.walk(one)
+            }
+            found = [one for one in found if id(one) not in looked_up]
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            found = [node] if node.func.attr in {"values", "items"} else []
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            is_whole = node.func.id in {"sorted", "list", "set", "tuple", "dict", "filter", "map"}
+            found = list(node.args) if is_whole else []
+        yield from (name for one in found if (name := table(one)) in TABLES)
+
+
+def _is_lookup(call: ast.Call) -> bool:
+    return isinstance(call.func, ast.Attribute) and call.func.attr == "get"
+
+
+def test_requests_do_not_go_through_whole_tables() -> None:
+    found = {
+        (name_of(path), table)
+        for path in sources("http_api", "node/kafka")
+        for table in scans(tree_of(path))
+    }
+    assert found == set(SCANS), "look a row up by its key, or keep an index beside the table"
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("for row in image.users: pass", ["users"]),
+        ("[row for row in call.metadata.image.groups.values()]", ["groups"]),
+        ("any(x for x in (a if b else image.tokens))", ["tokens"]),
+        ("sorted(image.consumers)", ["consumers"]),
+        ("for row in image.offsets.get(group, {}): pass", []),
+        ("for row in image.brokers: pass", []),
+        ("name in image.users", []),
+    ],
+)
+def test_a_loop_over_a_whole_table_is_found(code: str, expected: list[str]) -> None:
+    assert sorted(set(scans(ast.parse(code)))) == expected

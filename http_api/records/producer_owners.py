@@ -103,8 +103,7 @@ def _is_transactional_client(image: Image, rights: CallerRights, producer_id: in
         return False
     if producer_id in image.producers or principal_of(image, producer_id):
         return False
-    # Ids without a principal are rare in a closed cluster.
-    return any(row.producer_id == producer_id for row in image.transactional_ids.values())
+    return producer_id in image.transactional_names
 
 
 def _is_unheard(image: Image, producer_id: int, producer_epoch: int) -> bool:

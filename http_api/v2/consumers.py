@@ -139,9 +139,7 @@ def _check_count(call: Call) -> None:
     quotas, payer = call.shared.quotas, call.payer
     call.check_groups([call.names["group"]])
     if quotas.bound(payer, QuotaKey.CONSUMER_COUNT) is not None:
-        owner = call.rights.known_principal
-        consumers = call.ports.metadata.image.consumers.values()
-        present = sum(consumer.principal == owner for consumer in consumers)
+        present = call.ports.metadata.image.consumer_counts.get(call.rights.known_principal, 0)
         quotas.check_count(payer, QuotaKey.CONSUMER_COUNT, present)
     else:
         _check_share(call.ports.metadata.image, call.rights.known_principal)
@@ -149,10 +147,8 @@ def _check_count(call: Call) -> None:
 
 def _check_share(image: Image, owner: str) -> None:
     """Refuse a consumer if its principal has ``CONSUMERS_PER_PRINCIPAL_MAX``; the caller checks quotas."""
-    if not owner or len(image.consumers) < CONSUMERS_PER_PRINCIPAL_MAX:
-        return
-    present = sum(consumer.principal == owner for consumer in image.consumers.values())
-    if present >= CONSUMERS_PER_PRINCIPAL_MAX:
+    present = image.consumer_counts.get(owner, 0)
+    if owner and present >= CONSUMERS_PER_PRINCIPAL_MAX:
         raise GroupLimitError(
             f"{owner} has {present} REST consumers, and may have {CONSUMERS_PER_PRINCIPAL_MAX}: delete some that are "
             "not needed, DELETE /consumers/GROUP/instances/NAME"

@@ -564,6 +564,8 @@ class Image:
     offset_count: int = 0
     """Number of entries in ``offsets``, of all groups."""
     consumers: Map[ConsumerKey, RestConsumer] = field(default_factory=Map)
+    consumer_counts: Map[str, int] = field(default_factory=Map)
+    """principal → how many REST consumers it has; empty: those without a principal."""
     ending: Map[PartitionKey, Map[TransactionKey, Ending]] = field(default_factory=Map)
     """Committed transactions whose markers are not known to be written, by partition; no partition without any."""
     ending_count: int = 0

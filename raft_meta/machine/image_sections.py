@@ -16,6 +16,7 @@ from milena.model.types import WallMs
 from raft_meta.machine import producers, shapes, transactional_ids
 from raft_meta.machine.access import access, audit
 from raft_meta.machine.copies import replace
+from raft_meta.machine.groups import consumers
 from raft_meta.machine.image import (
     Acl,
     AllocatedProducer,
@@ -530,6 +531,7 @@ class ImageReader:
             offsets=Map(offsets),
             offset_count=sum(len(found) for found in self._offsets.values()),
             consumers=Map(self._consumers),
+            consumer_counts=consumers.counts_by_principal(self._consumers.values()),
             ending=Map(ending),
             ending_count=sum(len(found) for found in self._ending.values()),
             transactional_ids=Map(self._transactional_ids),

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 from raft_meta.machine import brokers, producers, transactional_ids, transactions
 from raft_meta.machine.access import access, audit, quotas
-from raft_meta.machine.groups import group_rules
+from raft_meta.machine.groups import consumers, group_rules
 from raft_meta.machine.image import Ending, Image, Partition, PartitionKey, TransactionKey
 from raft_meta.machine.topics import configs
 
@@ -171,6 +171,8 @@ def _of_offsets(image: Image) -> Iterator[str]:
 
 
 def _of_consumers(image: Image) -> Iterator[str]:
+    if image.consumer_counts != consumers.counts_by_principal(image.consumers.values()):
+        yield "the counts of REST consumers are wrong"
     for (group_id, instance), consumer in image.consumers.items():
         name = f"consumer {instance} of group {group_id}"
         problems = list(group_rules.consumer_problems(consumer))

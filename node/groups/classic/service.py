@@ -18,6 +18,7 @@ from milena.model.errors import (
     StaleMemberEpochError,
     TopicNotFoundError,
 )
+from milena.model.turns import one_turn
 from node.config.budgets import BARRIER_MS, PROPOSE_MS
 from node.control.standing import Standing
 from node.groups.classic import consumer_protocol
@@ -45,6 +46,9 @@ from raft_meta.machine.groups import group_rules
 from raft_meta.machine.groups.coordinators import coordinator_of
 from raft_meta.machine.image import Group, Image
 from raft_meta.machine.topics import partition_sets
+
+GROUPS_PER_TURN = 500
+"""Groups of a list after which the event loop does other work: a few milliseconds."""
 
 
 class ClassicGroups:
@@ -319,11 +323,13 @@ class ClassicGroups:
         image = self._metadata.image
         here = self._coordinator.classic
         ids = {*image.groups, *here.ids()}
-        return [
-            self._overview(group_id, image.groups.get(group_id))
-            for group_id in sorted(ids)
-            if is_everywhere or self._calls.coordinates(group_id, image)
-        ]
+        found = []
+        for place, group_id in enumerate(sorted(ids)):
+            if place % GROUPS_PER_TURN == 0:
+                await one_turn()
+            if is_everywhere or self._calls.coordinates(group_id, image):
+                found.append(self._overview(group_id, image.groups.get(group_id)))
+        return found
 
     def _overview(self, group_id: str, group: Group | None) -> ClassicOverview:
         known = self._coordinator.classic.known(group_id)

@@ -5,6 +5,11 @@ name, so that no late request for that one affects it. A subscribed consumer is 
 instance name. The group's coordinator makes it one; consumer and membership end in one step.
 """
 
+from collections import Counter
+from collections.abc import Iterable
+
+from immutables import Map
+
 from milena.model.errors import (
     ConsumerExistsError,
     ConsumerNotFoundError,
@@ -13,7 +18,7 @@ from milena.model.errors import (
     PartitionNotFoundError,
 )
 from milena.model.types import WallMs
-from raft_meta.machine.commands import ConsumerName, DeleteConsumers, PutConsumer
+from raft_meta.machine.commands import DeleteConsumers, PutConsumer
 from raft_meta.machine.copies import replace
 from raft_meta.machine.groups import coordinators, group_rules, groups
 from raft_meta.machine.image import Image, RestConsumer
@@ -55,9 +60,25 @@ def _put(image: Image, index: int, command: PutConsumer) -> Outcome:
     absent = group_rules.absent_partition(image, wanted.assigned)
     if absent is not None:
         raise PartitionNotFoundError(f"{absent} does not exist, or no longer.")
-    key = (wanted.group_id, wanted.instance)
-    after = replace(image, consumers=image.consumers.set(key, wanted))
+    counts = image.consumer_counts
+    if present is not None:
+        counts = _recounted(counts, present.principal, -1)
+    after = replace(
+        image,
+        consumers=image.consumers.set((wanted.group_id, wanted.instance), wanted),
+        consumer_counts=_recounted(counts, wanted.principal, 1),
+    )
     return Outcome(after, wanted.created_index)
+
+
+def counts_by_principal(consumers: Iterable[RestConsumer]) -> Map[str, int]:
+    """Return ``Image.consumer_counts`` of these consumers."""
+    return Map(Counter(consumer.principal for consumer in consumers))
+
+
+def _recounted(counts: Map[str, int], principal: str, change: int) -> Map[str, int]:
+    count = counts.get(principal, 0) + change
+    return counts.set(principal, count) if count else counts.delete(principal)
 
 
 def _check_new(image: Image, present: RestConsumer | None, wanted: RestConsumer) -> None:
@@ -85,15 +106,19 @@ def _delete(image: Image, index: int, now_ms: WallMs, command: DeleteConsumers) 
         is_there = present is not None and present.created_index == name.created_index
         deleted.append(int(is_there))
         if present is not None and is_there:
-            image = _without(image, index, now_ms, name)
+            image = _without(image, index, now_ms, present)
     return Outcome(image, tuple(deleted))
 
 
-def _without(image: Image, index: int, now_ms: WallMs, name: ConsumerName) -> Image:
+def _without(image: Image, index: int, now_ms: WallMs, consumer: RestConsumer) -> Image:
     """Return the image without the consumer and its membership."""
-    after = replace(image, consumers=image.consumers.delete((name.group_id, name.instance)))
-    group = image.groups.get(name.group_id)
-    member = group_rules.member_of(group, name.instance)
+    after = replace(
+        image,
+        consumers=image.consumers.delete((consumer.group_id, consumer.instance)),
+        consumer_counts=_recounted(image.consumer_counts, consumer.principal, -1),
+    )
+    group = image.groups.get(consumer.group_id)
+    member = group_rules.member_of(group, consumer.instance)
     if group is None or member is None or not member.is_rest:
         return after
-    return groups.without_member(after, index, now_ms, group, name.instance)
+    return groups.without_member(after, index, now_ms, group, consumer.instance)

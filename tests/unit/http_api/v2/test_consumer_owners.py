@@ -4,6 +4,7 @@ import pytest
 
 from raft_meta.machine.commands import AlterQuota
 from raft_meta.machine.copies import replace
+from raft_meta.machine.groups.consumers import counts_by_principal
 from raft_meta.machine.image import RestConsumer
 from tests.support.fakes.ports import FakeNode
 from tests.support.http.api_server import serving
@@ -30,7 +31,8 @@ def remember(
         **reads,
     )
     consumers = node.image.consumers.set(("g", instance), consumer)
-    node.image = replace(node.image, consumers=consumers)
+    counts = counts_by_principal(consumers.values())
+    node.image = replace(node.image, consumers=consumers, consumer_counts=counts)
 
 
 @pytest.fixture

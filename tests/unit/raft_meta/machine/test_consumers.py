@@ -7,6 +7,7 @@ import pytest
 from milena.model.errors import InvalidConsumerError, InvalidRequestError, LimitReachedError
 from raft_meta.machine import commands as c
 from raft_meta.machine.groups import group_rules
+from raft_meta.machine.groups.consumers import counts_by_principal
 from tests.support.machine.images import TOPIC_ID, GroupCluster, consumer_of
 
 
@@ -56,3 +57,24 @@ def test_one_named_twice(cluster: GroupCluster) -> None:
     command = c.DeleteConsumers(consumers=(name, name), **cluster.by("g"))
     assert isinstance(cluster.do(command).error, InvalidRequestError)
     assert ("g", "i") in cluster.image.consumers
+
+
+def test_they_are_counted_by_principal(cluster: GroupCluster) -> None:
+    def counts() -> dict[str, int]:
+        image = cluster.image
+        assert image.consumer_counts == counts_by_principal(image.consumers.values())
+        return dict(image.consumer_counts)
+
+    for instance, principal in (("i", ""), ("j", "User:ann"), ("k", "User:ann")):
+        assert cluster.put(replace(consumer_of("g", instance), principal=principal)).error is None
+    assert counts() == {"": 1, "User:ann": 2}
+    changed = replace(cluster.image.consumers["g", "j"], topics=("t",))
+    assert cluster.put(changed, is_new=False).error is None
+    assert counts() == {"": 1, "User:ann": 2}
+    names = tuple(
+        c.ConsumerName(group_id=group, instance=instance, created_index=consumer.created_index)
+        for (group, instance), consumer in cluster.image.consumers.items()
+        if instance != "k"
+    )
+    assert cluster.do(c.DeleteConsumers(consumers=names, **cluster.by("g"))).error is None
+    assert counts() == {"User:ann": 1}

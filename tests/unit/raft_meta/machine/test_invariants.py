@@ -178,6 +178,11 @@ def test_consumers(grouped: Image, changes: dict[str, object], sentence: str) ->
     assert found(broken, sentence), violations(broken)
 
 
+def test_the_counts_of_consumers(grouped: Image) -> None:
+    broken = replace(grouped, consumer_counts=Map({"": 7}))
+    assert violations(broken) == ["the counts of REST consumers are wrong"]
+
+
 @pytest.fixture
 def ended() -> Image:
     cluster = TransactionCluster()
