@@ -12,6 +12,7 @@ from http_api.ports.node import Ports
 from http_api.routes import ROUTES, with_public_metrics
 from http_api.server import ApiServer
 from http_api.serving.dispatch import Dispatcher
+from http_api.serving.in_flight import RequestBytes
 from http_api.serving.quotas import Quotas
 from milena.model.contained import ContainedErrors
 
@@ -29,6 +30,7 @@ def build_runner(
     contained: ContainedErrors | None = None,
     quotas: Quotas | None = None,
     group_shares: GroupShares | None = None,
+    request_bytes: RequestBytes | None = None,
     shutdown_timeout_s: float = SHUTDOWN_TIMEOUT_S,
 ) -> web.ServerRunner:
     """Return a runner of the API on aiohttp's low-level server. Call it on the event loop that will serve the API.
@@ -42,6 +44,7 @@ def build_runner(
         contained: counts unexpected errors; None: a new counter.
         quotas: the quotas of callers, if another interface shares them; None: new ones.
         group_shares: the shares of groups, as for ``quotas``.
+        request_bytes: the bound on the bytes of requests, as for ``quotas``.
         shutdown_timeout_s: time that requests in progress get to finish.
     """
     routes = with_public_metrics(ROUTES) if is_metrics_public else ROUTES
@@ -54,6 +57,7 @@ def build_runner(
         contained=contained,
         quotas=quotas,
         group_shares=group_shares,
+        request_bytes=request_bytes,
     )
     return web.ServerRunner(
         ApiServer(dispatcher), handle_signals=False, shutdown_timeout=shutdown_timeout_s

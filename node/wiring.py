@@ -25,6 +25,7 @@ from aiohttp import web
 from http_api.access.group_shares import GroupShares
 from http_api.app import build_runner
 from http_api.ports.node import ApiLimits, Ports
+from http_api.serving.in_flight import RequestBytes
 from http_api.serving.quotas import Quotas
 from milena.disk.os_files import OsFiles
 from milena.model.clock import Clock, SystemClock
@@ -147,9 +148,10 @@ class Node(Assembly):
         self._build_listener()
         self._runner: web.ServerRunner | None = None
         self._kafka_sockets: list[socket.socket] = []
-        # Both interfaces charge the same buckets.
+        # Both interfaces charge the same buckets, and share the bound on bytes of requests.
         self._quotas = Quotas(config.limits, lambda: self.metadata.image.quotas)
         self._group_shares = GroupShares()
+        self._request_bytes = RequestBytes(config.limits.bytes_in_flight_max)
         self._kafka = self._build_kafka()
 
     # -- building --------------------------------------------------------------------------------
@@ -285,6 +287,7 @@ class Node(Assembly):
             ],
             peers=self.peer,
             connections_max=self._connections_max(),
+            request_bytes=self._request_bytes,
         )
         self.peer_server.register(FORWARDED.name, listener.forwarding.on_request)
         return listener
@@ -373,6 +376,7 @@ class Node(Assembly):
             contained=self.counts.contained,
             quotas=self._quotas,
             group_shares=self._group_shares,
+            request_bytes=self._request_bytes,
             shutdown_timeout_s=API_SHUTDOWN_S,
         )
         await self._runner.setup()

@@ -31,7 +31,7 @@ from http_api.serving.call import Call
 from http_api.serving.connections import Connections
 from http_api.serving.cross_origin import CrossOrigin
 from http_api.serving.endpoint import Route
-from http_api.serving.in_flight import InFlight
+from http_api.serving.in_flight import InFlight, RequestBytes
 from http_api.serving.known_hosts import KnownHosts
 from http_api.serving.openapi import encode_document
 from http_api.serving.places import Streams, pause
@@ -79,11 +79,12 @@ class Dispatcher:
         contained: ContainedErrors | None = None,
         quotas: Quotas | None = None,
         group_shares: GroupShares | None = None,
+        request_bytes: RequestBytes | None = None,
     ) -> None:
         table = tuple(routes)
         self.shared = Shared(
             ports=ports,
-            in_flight=InFlight(ports.limits),
+            in_flight=InFlight(ports.limits, request_bytes),
             request_metrics=RequestMetrics(),
             turns=Turns(),
             connections=Connections(ports.limits.connections_max),

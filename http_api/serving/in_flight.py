@@ -3,9 +3,11 @@
 While less than half of a limit is used, every request is accepted. Above that, a caller may use at most an equal share:
 the limit divided by the number of recent callers. The last eighth is reserved for callers that have nothing in flight.
 So a caller with many requests is refused first, and a caller with few is still accepted.
+
+The limit on bytes is that of the node. If it has another interface, both share the limit (``RequestBytes``).
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -35,6 +37,69 @@ def fits(present: int, own: int, more: int, most: int, *, callers: int) -> bool:
     if present + more > most - most // FOR_NEWCOMERS:
         return False
     return (own + more) * max(1, callers) <= most
+
+
+class ByteUse:
+    """The bytes of requests that one interface holds, out of ``RequestBytes``."""
+
+    __slots__ = ("_at_most", "_shared", "held", "on_room", "reserve")
+
+    def __init__(
+        self, shared: "RequestBytes", at_most: int | None, on_room: Callable[[], None] | None
+    ) -> None:
+        self._shared = shared
+        self._at_most = shared.bytes_max if at_most is None else at_most
+        self.on_room = on_room
+        self.reserve = shared.bytes_max // FOR_NEWCOMERS if at_most is None else at_most
+        self.held = 0
+
+    @property
+    def most(self) -> int:
+        """Return how many bytes this interface may hold now: what the others leave, and its reserve in any case.
+
+        Others may exceed what they may hold, by at most one frame, because they count bytes that have arrived.
+        """
+        left = self._shared.bytes_max
+        for other in self._shared.uses:
+            if other is not self:
+                left -= max(other.held, other.reserve)
+        return min(max(left, self.reserve), self._at_most)
+
+    def add(self, count: int) -> None:
+        """Count bytes that arrived."""
+        self.held += count
+
+    def remove(self, count: int) -> None:
+        """Stop counting bytes, and tell the other interfaces of the room."""
+        self.held -= count
+        for other in self._shared.uses:
+            if other is not self and other.on_room is not None:
+                other.on_room()
+
+
+class RequestBytes:
+    """The bound on the bytes of requests that a node holds, over all of its interfaces. Belongs to one event loop.
+
+    An interface may use what the others leave. An eighth of the bound is reserved for each of the others, so none can
+    take everything.
+    """
+
+    def __init__(self, bytes_max: int) -> None:
+        self.bytes_max = bytes_max
+        self.uses: list[ByteUse] = []
+
+    def use(
+        self, *, at_most: int | None = None, on_room: Callable[[], None] | None = None
+    ) -> ByteUse:
+        """Return the use of a further interface.
+
+        Args:
+            at_most: a lower bound for this interface, which is then also its reserve.
+            on_room: called when another interface gives bytes back.
+        """
+        made = ByteUse(self, at_most, on_room)
+        self.uses.append(made)
+        return made
 
 
 @dataclass(slots=True)
@@ -105,16 +170,22 @@ class InFlightPlace:
 class InFlight:
     """All requests in flight of a server. Used on one event loop; times are on its clock."""
 
-    def __init__(self, limits: ApiLimits) -> None:
+    def __init__(self, limits: ApiLimits, request_bytes: RequestBytes | None = None) -> None:
+        """Count nothing yet. ``request_bytes``: the bound that other interfaces share; None: there are none."""
         self.limits = limits
         self.request_count = 0
-        self.body_bytes = 0
+        self._bytes = (request_bytes or RequestBytes(limits.bytes_in_flight_max)).use()
         self._held: dict[str, Held] = {}
         """The callers that have something in flight."""
         self._here: set[str] = set()
         self._before: set[str] = set()
         """The callers of the previous period that have not called in the current one."""
         self._since_s = 0.0
+
+    @property
+    def body_bytes(self) -> int:
+        """Return the bytes of all bodies in flight."""
+        return self._bytes.held
 
     def admit(self, caller: str, now_s: float) -> None:
         """Count one more request.
@@ -133,7 +204,7 @@ class InFlight:
         return (
             byte_count <= limits.request_bytes_max
             and self._fits(self.request_count, held.requests, 1, limits.requests_in_flight_max)
-            and self._fits(self.body_bytes, held.body_bytes, byte_count, limits.bytes_in_flight_max)
+            and (not byte_count or self._fits_bytes(held, byte_count))
         )
 
     def enter(self, caller: str, byte_count: int = 0) -> None:
@@ -144,7 +215,7 @@ class InFlight:
         held.requests += 1
         held.body_bytes += byte_count
         self.request_count += 1
-        self.body_bytes += byte_count
+        self._bytes.add(byte_count)
 
     def leave(self, caller: str, byte_count: int = 0) -> None:
         """Stop counting a request and its bytes."""
@@ -170,16 +241,14 @@ class InFlight:
         held = self._held.get(caller)
         if held is None:
             held = self._held[caller] = Held()
-        if not self._fits(
-            self.body_bytes, held.body_bytes, byte_count, self.limits.bytes_in_flight_max
-        ):
+        if not self._fits_bytes(held, byte_count):
             self._forget_idle(caller, held)
             raise TooManyRequestsError(
                 f"{self.body_bytes} bytes of requests are in flight, {held.body_bytes} of them of {caller}; "
                 "try again later"
             )
         held.body_bytes += byte_count
-        self.body_bytes += byte_count
+        self._bytes.add(byte_count)
 
     def release(self, caller: str, byte_count: int) -> None:
         """Stop counting bytes of a body."""
@@ -191,7 +260,8 @@ class InFlight:
         held.requests -= requests
         held.body_bytes -= byte_count
         self.request_count -= requests
-        self.body_bytes -= byte_count
+        if byte_count:
+            self._bytes.remove(byte_count)
         self._forget_idle(caller, held)
 
     def _forget_idle(self, caller: str, held: Held) -> None:
@@ -205,6 +275,9 @@ class InFlight:
             raise TooManyRequestsError(
                 f"{self.request_count} requests are in flight, {own} of them of {caller}; try again later"
             )
+
+    def _fits_bytes(self, held: Held, byte_count: int) -> bool:
+        return self._fits(self._bytes.held, held.body_bytes, byte_count, self._bytes.most)
 
     def _fits(self, present: int, own: int, more: int, most: int) -> bool:
         return fits(present, own, more, most, callers=len(self._here) + len(self._before))

@@ -545,7 +545,7 @@ class NodeConfig:
     bytes_in_flight_max: int = option(
         _LIMITS.bytes_in_flight_max,
         kinds.integer(1 << 20, 1 << 40, "bytes"),
-        "Most bytes of request bodies that the node holds at once. Further requests get 429.",
+        "Most bytes of requests that the node holds at once. Further HTTP requests get 429; Kafka clients wait.",
         LIMITS,
     )
     fetch_bytes_max: int = option(

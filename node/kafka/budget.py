@@ -2,9 +2,14 @@
 
 The bytes count from their arrival until the response. Above the bound, no connection reads, except one that has an
 unfinished frame: so what is held exceeds the bound by at most one frame, and the frame does get its end.
+
+The bound is what HTTP requests leave of the node's (``RequestBytes``). HTTP refuses requests above it, and this
+interface waits for room.
 """
 
 from typing import Protocol
+
+from http_api.serving.in_flight import RequestBytes
 
 
 class Holder(Protocol):
@@ -24,19 +29,24 @@ class FrameBudget:
     Invariant: connections are held only while the bound is exceeded; at most one that waits for bytes is not held then.
     """
 
-    def __init__(self, bytes_max: int) -> None:
-        self._bytes_max = bytes_max
+    def __init__(self, shared: RequestBytes, *, at_most: int | None = None) -> None:
+        """Count nothing yet. ``at_most``: a bound for these connections alone."""
+        self._use = shared.use(at_most=at_most, on_room=self._look)
         self._bytes: dict[Holder, int] = {}
         self._held: dict[Holder, None] = {}
         """The held connections, in the order of arrival."""
         self._favoured: Holder | None = None
-        self.held_bytes = 0
+
+    @property
+    def held_bytes(self) -> int:
+        """Return the bytes of all connections."""
+        return self._use.held
 
     def take(self, holder: Holder, count: int) -> None:
         """Count bytes that arrived, and stop the connection if they are too many."""
         self._bytes[holder] = self._bytes.get(holder, 0) + count
-        self.held_bytes += count
-        if self.held_bytes > self._bytes_max:
+        self._use.add(count)
+        if self._use.held > self._use.most:
             is_exempt = holder is self._favoured and not holder.is_busy
             if not is_exempt and holder not in self._held:
                 self._held[holder] = None
@@ -48,13 +58,13 @@ class FrameBudget:
         if holder not in self._bytes:
             return
         self._bytes[holder] -= count
-        self.held_bytes -= count
+        self._use.remove(count)
         self._look()
 
     def leave(self, holder: Holder) -> int:
         """Forget a connection; return its bytes."""
         count = self._bytes.pop(holder, 0)
-        self.held_bytes -= count
+        self._use.remove(count)
         self._held.pop(holder, None)
         if self._favoured is holder:
             self._favoured = None
@@ -62,7 +72,10 @@ class FrameBudget:
         return count
 
     def _look(self) -> None:
-        if self.held_bytes <= self._bytes_max:
+        """Let connections read again if there is room."""
+        if not self._held and self._favoured is None:
+            return
+        if self._use.held <= self._use.most:
             self._favoured = None
             held, self._held = list(self._held), {}
             for one in held:

@@ -13,6 +13,7 @@ from functools import partial
 from itertools import count
 
 from http_api.serving.connections import Connections
+from http_api.serving.in_flight import RequestBytes
 from http_api.streaming.unsent import UnsentAnswers
 from milena.model.contained import ContainedErrors
 from milena.model.errors import MilenaError
@@ -31,7 +32,7 @@ from raft_meta.machine.image import Image
 
 FRAME_BYTES_MAX = 32 << 20
 STRANGERS = 8
-"""Clients that have not authenticated may hold this fraction (1/8) of the bytes that all others may hold."""
+"""Clients that have not authenticated may hold this fraction (1/8) of the node's bytes of requests."""
 PATIENCE = KafkaPatience()
 CHECK_S = 1.0
 """How often connections are checked for clients that keep the node waiting."""
@@ -52,14 +53,17 @@ class KafkaListener:
         addresses: Sequence[Callable[[], KafkaAddress]],
         peers: Peers,
         connections_max: int,
+        request_bytes: RequestBytes | None = None,
         apis: Mapping[int, Api] = APIS,
         patience: KafkaPatience = PATIENCE,
     ) -> None:
         """Build a listener that accepts nothing yet.
 
-        ``addresses``: where clients reach each of its sockets, once it listens.
+        ``addresses``: where clients reach each of its sockets, once it listens. ``request_bytes``: the bound that HTTP
+        shares; None: one for this listener alone.
         """
         limits = services.limits
+        shared = request_bytes or RequestBytes(limits.bytes_in_flight_max)
         self._services = services
         self._membership = membership
         self._addresses = tuple(addresses)
@@ -73,8 +77,8 @@ class KafkaListener:
             services=services,
             apis=apis,
             frame_bytes_max=min(FRAME_BYTES_MAX, limits.request_bytes_max),
-            budget=FrameBudget(limits.bytes_in_flight_max),
-            strangers_budget=FrameBudget(limits.bytes_in_flight_max // STRANGERS),
+            budget=FrameBudget(shared),
+            strangers_budget=FrameBudget(shared, at_most=shared.bytes_max // STRANGERS),
             connections=Connections(connections_max),
             unsent=UnsentAnswers(
                 bytes_max=limits.unsent_bytes_max, wait_ms_max=limits.unsent_wait_ms_max

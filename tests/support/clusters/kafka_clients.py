@@ -10,6 +10,7 @@ from typing import Any
 from http_api.access.group_shares import GroupShares
 from http_api.access.port import RequestedToken
 from http_api.ports.node import ApiLimits
+from http_api.serving.in_flight import RequestBytes
 from http_api.serving.quotas import Quotas
 from milena.model.access import (
     ANY_HOST,
@@ -197,6 +198,7 @@ def listener_of(
     *,
     limits: ApiLimits | None = None,
     connections_max: int = 100,
+    request_bytes: RequestBytes | None = None,
     patience: KafkaPatience = PATIENCE,
     apis: Mapping[int, Api] = APIS,
     address: Callable[[], KafkaAddress] = lambda: KafkaAddress("127.0.0.1", 9092),
@@ -217,6 +219,7 @@ def listener_of(
         addresses=(address,) if external is None else (address, external),
         peers=node._ports.peers,
         connections_max=connections_max,
+        request_bytes=request_bytes,
         patience=patience,
         apis=apis,
     )

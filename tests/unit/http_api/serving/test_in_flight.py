@@ -6,7 +6,7 @@ from contextlib import ExitStack
 import pytest
 
 from http_api.ports.node import ApiLimits
-from http_api.serving.in_flight import LATELY_S, InFlight, InFlightPlace
+from http_api.serving.in_flight import LATELY_S, InFlight, InFlightPlace, RequestBytes
 from http_api.serving.places import Streams
 from milena.model.errors import TooManyRequestsError
 
@@ -95,6 +95,34 @@ def test_bytes_are_shared_out_as_well():
     assert in_flight.has_room_for("other", 200, 0)
     in_flight.release("greedy", 500)
     in_flight.reserve("greedy", 100)
+
+
+def test_interfaces_share_the_bytes_and_each_has_a_reserve():
+    shared, told = RequestBytes(80), []
+    alone = shared.use()
+    assert alone.most == 80
+    other = shared.use(on_room=lambda: told.append(1))
+    third = shared.use(at_most=5)
+    assert (alone.most, other.most, third.most) == (65, 65, 5)
+    other.add(40)
+    assert (alone.most, third.most) == (35, 5)
+    alone.add(35)
+    assert (other.most, third.most) == (40, 5)
+    assert not told
+    alone.remove(35)
+    assert told
+    # More than there was room for may have arrived. The reserve is there nevertheless.
+    other.add(50)
+    assert alone.most == 10
+
+
+def test_a_request_without_a_body_needs_no_bytes():
+    shared = RequestBytes(80)
+    in_flight, other = InFlight(ApiLimits(), shared), shared.use()
+    in_flight.reserve("ann", 70)
+    other.add(80)
+    assert in_flight.has_room_for("bob", 0, 0)
+    assert not in_flight.has_room_for("bob", 1, 0)
 
 
 def test_the_bound_of_one_body_is_no_matter_of_shares():

@@ -1,5 +1,6 @@
 """The bound on bytes of all clients' requests: who stops, and that nothing waits for ever."""
 
+from http_api.serving.in_flight import RequestBytes
 from node.kafka.budget import FrameBudget
 
 
@@ -16,7 +17,7 @@ class Client:
 
 
 def test_connections_go_on_when_bytes_are_given_back() -> None:
-    budget, one, other = FrameBudget(10), Client(), Client()
+    budget, one, other = FrameBudget(RequestBytes(10)), Client(), Client()
     one.is_busy = True
     budget.take(one, 10)
     assert not one.is_held
@@ -34,7 +35,7 @@ def test_connections_go_on_when_bytes_are_given_back() -> None:
 
 
 def test_if_all_wait_for_bytes_the_first_of_them_gets_them() -> None:
-    budget, first, second = FrameBudget(10), Client(), Client()
+    budget, first, second = FrameBudget(RequestBytes(10)), Client(), Client()
     budget.take(first, 6)
     budget.take(second, 6)
     assert not second.is_held
@@ -52,7 +53,7 @@ def test_if_all_wait_for_bytes_the_first_of_them_gets_them() -> None:
 
 
 def test_a_connection_that_closes_gives_everything_back() -> None:
-    budget, one, other = FrameBudget(10), Client(), Client()
+    budget, one, other = FrameBudget(RequestBytes(10)), Client(), Client()
     one.is_busy = True
     budget.take(one, 20)
     budget.take(other, 5)

@@ -8,7 +8,8 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from http_api.ports.node import ApiLimits
-from milena.model.errors import NotLeaderError
+from http_api.serving.in_flight import InFlight, RequestBytes
+from milena.model.errors import NotLeaderError, TooManyRequestsError
 from node.kafka.apis.api import (
     Api,
     Body,
@@ -237,6 +238,42 @@ async def test_all_clients_share_a_bound_on_bytes(
     desk.may_end[b"a" * 50].set()
     await settle()
     assert not first.transport.is_paused
+    assert not second.transport.is_paused
+
+
+@at_desk
+async def test_both_interfaces_share_the_bound_of_the_node(
+    desk: Desk, client: KafkaClient, cluster: Cluster
+) -> None:
+    """Of 800 bytes, 100 are reserved for HTTP, and 100 for Kafka clients that have not authenticated."""
+    shared = RequestBytes(800)
+    http = InFlight(ApiLimits(bytes_in_flight_max=800), shared)
+    listener = listener_of(cluster.nodes[1], apis=desk.apis, request_bytes=shared)
+    first, second = (KafkaClient(listener.connection()) for _ in range(2))
+
+    def held() -> int:
+        return sum(use.held for use in shared.uses)
+
+    # Kafka clients fill what HTTP leaves. What is reserved for HTTP is there nevertheless.
+    http.reserve("ann", 300)
+    desk.hold(desk.may_end, b"a" * 500)
+    ask(first, ORDINARY, b"a" * 500)
+    assert first.transport.is_paused
+    assert not http.has_room_for("bob", 1, 0)
+    # HTTP gives bytes back, so Kafka clients are read again, although none of theirs was answered.
+    http.release("ann", 300)
+    assert not first.transport.is_paused
+    http.reserve("bob", 100)
+    assert held() <= 800
+    # HTTP fills what Kafka clients leave, up to their reserves.
+    desk.may_end[b"a" * 500].set()
+    await settle()
+    http.reserve("cid", 500)
+    with pytest.raises(TooManyRequestsError):
+        http.reserve("dan", 1)
+    ask(second, ORDINARY, b"b")
+    await settle()
+    assert names(second) == [b"b"]
     assert not second.transport.is_paused
 
 
