@@ -7,11 +7,31 @@ A client may fetch records from a follower, too (KIP-392). If a client names its
 from collections.abc import Iterable
 
 from http_api.protocol.kafka_codes import KafkaCode
+from node.config.budgets import READ_LEADER_WAIT_MS
 from node.kafka.apis.api import KafkaCall, KafkaServices
 from node.kafka.apis.metadata import brokers_of, reachable_at
 from node.kafka.wire.metadata import BrokerRow
 from node.replica.runner import PartitionRunner, ReplicaRole
 from raft_meta.machine.image import Topic
+
+
+async def taken_over(services: KafkaServices, topic: Topic | None, partition: int) -> None:
+    """Wait until the replica here leads a partition, if the image says so; at most ``READ_LEADER_WAIT_MS``.
+
+    A new leader is in the image before its replica exists or has taken over, and clients learn the leader from any
+    node. Without this wait, the first requests to a new topic are refused: their clients repeat them after a pause, and
+    records with acks=0 are lost.
+    """
+    if topic is None:
+        return
+    state = services.metadata.image.partition(topic.topic_id, partition)
+    if state is None or state.leader != services.metadata.node_id:
+        return
+    runner = services.replicas.find(topic.topic_id, partition)
+    if runner is None or runner.leader_epoch < state.leader_epoch:
+        await services.replicas.leading(
+            topic.topic_id, partition, state.leader_epoch, timeout_ms=READ_LEADER_WAIT_MS
+        )
 
 
 def led_here(

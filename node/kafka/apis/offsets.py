@@ -13,7 +13,7 @@ from milena.model.requests import FetchRequest
 from milena.model.turns import one_turn
 from node.kafka.apis.api import Api, Body, KafkaCall, KafkaServices
 from node.kafka.apis.items import repeated
-from node.kafka.apis.leading import led_here
+from node.kafka.apis.leading import led_here, taken_over
 from node.kafka.rights import needs
 from node.kafka.wire import cold
 from node.kafka.wire.primitives import ITEMS_MAX, MalformedFrameError
@@ -107,6 +107,7 @@ async def _offset_row(
     if part.timestamp < EARLIEST and call.version < FIRST_VERSIONS.get(part.timestamp, 1 << 15):
         return {"partition_index": number, "error_code": KafkaCode.UNSUPPORTED_VERSION}
     topic = services.metadata.image.topic(name)
+    await taken_over(services, topic, number)
     runner = led_here(services, topic, number, part.current_leader_epoch)
     if isinstance(runner, KafkaCode):
         return {"partition_index": number, "error_code": runner}
@@ -167,6 +168,7 @@ async def _epoch_row(
 ) -> dict[str, object]:
     del call, request
     topic = services.metadata.image.topic(name)
+    await taken_over(services, topic, part.partition)
     runner = led_here(services, topic, part.partition, part.current_leader_epoch)
     if isinstance(runner, KafkaCode):
         return {"partition": part.partition, "error_code": runner}

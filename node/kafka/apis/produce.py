@@ -30,7 +30,7 @@ from milena.model.requests import Acks, BatchReceipt
 from milena.model.types import TimestampType
 from node.kafka.apis.api import Api, Body, CloseConnectionError, KafkaCall, KafkaServices, Started
 from node.kafka.apis.items import repeated
-from node.kafka.apis.leading import addresses_of, leader_of
+from node.kafka.apis.leading import addresses_of, leader_of, taken_over
 from node.kafka.batches import in_transaction, is_transactional, stored
 from node.kafka.rights import needs
 from node.kafka.wire.produce import (
@@ -177,6 +177,7 @@ async def _begin(
                 f"record batches of Kafka need feature level {V2_LEVEL}, to which the cluster rises by itself once "
                 "every node is of a release that supports it; nothing was written"
             )
+        await taken_over(services, topic, partition)
         leader = leader_of(services, topic, partition)
         if leader is None or leader[0] != services.metadata.node_id:
             raise NotLeaderError(

@@ -1,12 +1,20 @@
 """Which partitions a node serves to Kafka clients, and whom it names instead."""
 
+import asyncio
+
+import pytest
+
+from node.config.budgets import READ_LEADER_WAIT_MS
 from node.kafka.apis.api import KafkaAddress, KafkaCall
-from node.kafka.apis.leading import addresses_of, leader_of, led_here
+from node.kafka.apis.leading import addresses_of, leader_of, led_here, taken_over
 from node.kafka.apis.registry import APIS
 from node.kafka.identity import ConnectionIdentity
+from node.kafka.wire import cold
 from node.kafka.wire.primitives import WireReader
-from tests.support.clusters.kafka_clients import services_of
+from raft_meta.machine.commands import CreateTopic
+from tests.support.clusters.kafka_clients import client_of, services_of
 from tests.support.clusters.nodes import cluster_of
+from tests.support.disk.kafka_batches import KafkaRecord, encoded, numbered
 from tests.support.time.virtual_time import virtual
 
 
@@ -23,6 +31,53 @@ async def test_a_partition_is_served_by_its_leader_in_its_epoch() -> None:
         assert led_here(services[1], topic, 1) == led_here(services[1], None, 0) == 3
         assert leader_of(services[2], topic, 0) == (1, 0)
         assert leader_of(services[2], topic, 1) is leader_of(services[2], None, 0) is None
+
+
+@pytest.mark.parametrize("acks", [0, 1, -1])
+@virtual
+async def test_the_first_request_to_a_new_topic_waits_until_the_leader_has_taken_over(
+    acks: int,
+) -> None:
+    async with cluster_of() as cluster:
+        node = cluster.nodes[1]
+        created = CreateTopic(
+            topic_id=cluster.new_topic_id(), name="t", configs=(), placement=((1, 2, 3), (1, 2, 3))
+        )
+        await node.metadata.propose(created, timeout_ms=2_000)
+        topic = node.metadata.image.topic("t")
+        assert led_here(services_of(node), topic, 0) == 6, "the image comes before the replica"
+        client = client_of(node)
+        parts = [{"partition_index": 0, "timestamp": -1, "current_leader_epoch": -1}]
+        records = encoded(numbered(KafkaRecord(b"v")))
+        found = await client.call(
+            2, 6, replica_id=-1, isolation_level=0, topics=[{"name": "t", "partitions": parts}]
+        )
+        assert found.topics[0].partitions[0].error_code == 0
+        written = {
+            "transactional_id": None,
+            "acks": acks,
+            "timeout_ms": 1_000,
+            "topic_data": [{"name": "t", "partition_data": [{"index": 1, "records": records}]}],
+        }
+        client.ask(0, 9, cold.encode_request(0, 9, written))
+        await client.connection.idle()
+        assert not client.transport.is_aborted
+        await cluster.until(lambda: cluster.runner(1, "t", 1).log.log_end_offset == 1)
+
+
+@virtual
+async def test_a_node_that_never_takes_over_refuses_after_a_moment() -> None:
+    async with cluster_of() as cluster:
+        await cluster.create("t", (1, 2, 3))
+        node = cluster.nodes[1]
+        topic = node.metadata.image.topic("t")
+        assert topic is not None
+        del node.replicas.runners[topic.topic_id, 0]
+        now = asyncio.get_running_loop().time
+        before = now()
+        await taken_over(services_of(node), topic, 0)
+        assert led_here(services_of(node), topic, 0) == 6
+        assert now() - before == pytest.approx(READ_LEADER_WAIT_MS / 1_000, abs=0.05)
 
 
 @virtual
