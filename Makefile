@@ -188,6 +188,7 @@ sim: $(STAMP)  ## simulate the Raft core, then whole clusters, on virtual time; 
 	$(BIN)/python -m tests.sim.cluster --seeds $(FIRST):$$(($(FIRST) + $(SEEDS))) --jobs $(JOBS)
 	$(BIN)/python -m tests.sim.cluster --seeds $(FIRST):$$(($(FIRST) + $(SEEDS))) --jobs $(JOBS) --nodes 5 --parts moving
 	$(BIN)/python -m tests.sim.groups --seeds $(FIRST):$$(($(FIRST) + $(SEEDS)))
+	$(BIN)/python -m tests.sim.kafka --seeds $(FIRST):$$(($(FIRST) + $(SEEDS)))
 
 mutations: $(STAMP)  ## remove guards one by one: the simulation must notice; writes tests/sim/mutations/mutations.md
 	$(BIN)/python -m tests.sim.mutations

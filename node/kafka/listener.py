@@ -67,7 +67,7 @@ class KafkaListener:
         self._services = services
         self._membership = membership
         self._addresses = tuple(addresses)
-        self._open: set[KafkaConnection] = set()
+        self._open: dict[KafkaConnection, None] = {}
         self._emptied = asyncio.Event()
         """Set when the last connection ends."""
         self._servers: list[asyncio.Server] = []
@@ -94,7 +94,7 @@ class KafkaListener:
     def connection(self, place: int = 0) -> KafkaConnection:
         """Return the protocol of a new connection. ``place``: that of its socket among all."""
         made = KafkaConnection(self._context, self._addresses[place])
-        self._open.add(made)
+        self._open[made] = None
         return made
 
     async def start(
@@ -145,7 +145,7 @@ class KafkaListener:
             connection.force_close()
 
     def _on_closed(self, connection: KafkaConnection) -> None:
-        self._open.discard(connection)
+        self._open.pop(connection, None)
         if not self._open:
             self._emptied.set()
 

@@ -105,7 +105,7 @@ class KafkaServices:
     """One large message at a time: each thread that runs Python takes an equal share from the event loop."""
     topic_rows: dict[tuple[str, int, int, str], TopicRowKept] = field(default_factory=dict)
     """Rows of Metadata, by topic id, version, authorised operations, and listener."""
-    polls: set[Poll] = field(default_factory=set)
+    polls: dict[Poll, None] = field(default_factory=dict)
     """Fetches that wait for records."""
     refused_batches: dict[tuple[str, int, int], tuple[int, int]] = field(default_factory=dict)
     """First sequence and monotonic time of a batch that was refused, by topic id, partition and producer id."""

@@ -265,10 +265,10 @@ class _FetchRound:
             for read in self.reads:
                 if read.runner is not None:
                     waiting.add(read.runner, read.next_offset)
-            self._services.polls.add(waiting)
+            self._services.polls[waiting] = None
             await waiting.wait(timeout_s)
         finally:
-            self._services.polls.discard(waiting)
+            self._services.polls.pop(waiting, None)
             waiting.close()
         return not waiting.has_ended
 

@@ -1,1 +1,0 @@
-"""Transactions of Kafka clients in a cluster under faults."""
