@@ -165,9 +165,9 @@ kafka-suites: $(STAMP)  ## suites of Kafka clients against three nodes; KAFKA_PY
 	$(RUN) -m loadtest.kafka_suites
 
 chaos: SEEDS = 1
-chaos: $(STAMP)  ## the chaos suite; SCENARIOS=a,b SEEDS=1,2,3 SECONDS_EACH=60; as root DISK=loop NETWORK=netns
+chaos: $(STAMP)  ## the chaos suite; SCENARIOS=a,b SEEDS=1,2,3 SECONDS_EACH=60 CLIENTS=http,kafka; as root DISK=loop NETWORK=netns
 	$(PREREQUISITES) $(DISK) $(NETWORK)
-	$(BIN)/python -m tests.chaos --scenario $(or $(SCENARIOS),all) --seconds $(SECONDS_EACH) --seeds $(SEEDS) --disk $(DISK) --network $(NETWORK) $(if $(IDEMPOTENT),--idempotent) $(if $(PLAIN),--no-transactions)
+	$(BIN)/python -m tests.chaos --scenario $(or $(SCENARIOS),all) --seconds $(SECONDS_EACH) --seeds $(SEEDS) --disk $(DISK) --network $(NETWORK) $(if $(IDEMPOTENT),--idempotent) $(if $(PLAIN),--no-transactions) $(if $(CLIENTS),--clients $(CLIENTS))
 
 chaos-groups: SEEDS = 1
 chaos-groups: $(STAMP)  ## consumer groups while nodes and members fail; SCENARIOS=name SEEDS=seed SECONDS_EACH=60; DISK, NETWORK as above

@@ -1,8 +1,9 @@
 """Black-box fault injection and consistency checking.
 
-A run starts a cluster, writes and reads through its HTTP API, injects faults on a schedule that is drawn from a seed,
+A run starts a cluster, writes and reads through its interfaces, injects faults on a schedule that is drawn from a seed,
 heals, and reads everything back from every node's own replica. The verdict uses only the history of these operations.
-The package knows nothing of the implementation except a start command (``cluster``) and the HTTP API (``adapter``).
+The package knows nothing of the implementation except a start command (``cluster``), the HTTP API (``adapter``) and
+Kafka's protocol (``kafka_clients``).
 
     python -m tests.chaos --scenario kill-leader --seconds 60 --seeds 7
     python -m tests.chaos --scenario list
@@ -18,6 +19,11 @@ written"). After a timeout, a reset or another 5xx, its fate is *unknown*: it ma
 an idempotency key. Some are written step by step, and then committed, aborted or left open. Some are made by programs
 that consume, produce, and move their group's offsets. Readers read committed records, or all records. The transactions
 are checked as wholes (``transaction_checks``) and by their order (``dependencies``). ``--no-transactions`` omits them.
+
+*Clients*: writers, readers and programs with transactions use HTTP and Kafka's protocol in turns, and ``--clients``
+chooses: ``http``, ``kafka`` or both. Kafka's are idempotent producers, transactional ones, consumers, and members of a
+group that consume, produce and commit in one transaction (``kafka_programs``). Requests with a whole transaction exist
+over HTTP only.
 
 *Power cut* (disk ``loop``): the node is frozen, its ext4 image is shut down without flushing, the process is killed,
 and the image is mounted again. Only synced data and directory entries survive. ``kill -9`` cannot reveal a missing

@@ -71,6 +71,7 @@ def chosen(scenario: str, disk: DiskKind, network: NetworkKind) -> list[str]:
 @click.option(
     "--no-transactions", "is_plain", is_flag=True, help="Writes without transactions alone."
 )
+@click.option("--clients", default="http,kafka", show_default=True, help="Programs take turns.")
 @click.option("--keep", "is_kept", is_flag=True, help="Keep the data of good runs.")
 @click.option(
     "--out", type=click.Path(path_type=Path), default=Path("chaos-runs"), show_default=True
@@ -84,6 +85,7 @@ def main(
     acks: str,
     is_idempotent: bool,
     is_plain: bool,
+    clients: str,
     is_kept: bool,
     out: Path,
 ) -> None:
@@ -93,6 +95,7 @@ def main(
         return
     options = [
         *("--seconds", f"{seconds:g}", "--disk", disk, "--network", network, "--acks", acks),
+        *("--clients", clients),
         *(["--idempotent"] if is_idempotent else []),
         *(["--no-transactions"] if is_plain else []),
         *(["--keep"] if is_kept else []),

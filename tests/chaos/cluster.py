@@ -28,12 +28,18 @@ class Place:
     host: str
     api_port: int
     peer_port: int
+    kafka_port: int
     data: Path
 
     @property
     def url(self) -> str:
         """Return the URL of the node's API."""
         return f"http://{self.host}:{self.api_port}"
+
+    @property
+    def kafka_address(self) -> str:
+        """Return where Kafka clients reach the node."""
+        return f"{self.host}:{self.kafka_port}"
 
 
 class Target(Protocol):
@@ -62,6 +68,7 @@ class MilenaTarget:
             *("--data-dir", str(place.data)),
             *("--listen", f"{place.host}:{place.api_port}"),
             *("--peer-listen", f"{place.host}:{place.peer_port}"),
+            *("--kafka-listen", place.kafka_address),
             *("--peers", peers),
         ]
 
@@ -167,13 +174,14 @@ class Cluster:
         self._work = work
         (work / "shared").mkdir(parents=True)
         self.nodes: list[Node] = []
-        ports = free_ports(2 * setup.node_count)
+        ports = iter(free_ports(3 * setup.node_count))
         places = [
             Place(
                 node_id=i,
                 host=address_of(i) if network else "127.0.0.1",
-                api_port=ports[2 * i - 2],
-                peer_port=ports[2 * i - 1],
+                api_port=next(ports),
+                peer_port=next(ports),
+                kafka_port=next(ports),
                 data=work / f"node{i}" / "data",
             )
             for i in range(1, setup.node_count + 1)
@@ -200,6 +208,11 @@ class Cluster:
     def node(self, node_id: int) -> Node | None:
         """Return the node of this id; None if there is none."""
         return next((n for n in self.nodes if n.node_id == node_id), None)
+
+    @property
+    def kafka_servers(self) -> str:
+        """Return where Kafka clients find the cluster."""
+        return ",".join(node.place.kafka_address for node in self.nodes)
 
     def start(self) -> None:
         """Start every node that is down."""

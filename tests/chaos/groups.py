@@ -164,7 +164,7 @@ async def conduct(
         await wait_up(setup, cluster, adapter)
         nemesis = Nemesis(setup, cluster, adapter, history)
         await create_topics(setup, cluster, adapter, nemesis)
-        writers = WorkloadRunner(setup, cluster.nodes, adapter, history)
+        writers = WorkloadRunner(setup, cluster, adapter, history)
         urls = [node.url for node in cluster.nodes]
         workload = GroupWorkload(session, setup, urls, members=members)
         history.add(Started(at_s=history.now_s()))

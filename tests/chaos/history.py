@@ -23,6 +23,10 @@ class Outcome(StrEnum):
     UNKNOWN = "unknown"
 
 
+ANY_NODE = 0
+"""The node of an event whose client chooses its nodes itself."""
+
+
 @unique
 class Phase(StrEnum):
     """The phase of a read: while faults are active, or after everything was healed."""
@@ -99,6 +103,8 @@ class Write:
     offset: int | None
     error: str | None = None
     view: View = View.PLAIN
+    is_once: bool = False
+    """Whether the producer's protocol promises that the record has one offset, however often it is sent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

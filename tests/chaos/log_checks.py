@@ -85,12 +85,14 @@ def check_replicas(evidence: Evidence) -> Iterator[Finding]:
 
 
 def check_duplicates(evidence: Evidence) -> Iterator[Finding]:
-    """Check that each record has one offset."""
+    """Check that each record has one offset. An idempotent producer's record may never have two."""
     for partition, log in evidence.truth.items():
         for offset in sorted(log):
             first = evidence.places[partition, log[offset]]
             if first != offset:
-                yield "duplicate", f"p{partition} {log[offset]} at {first} and {offset}"
+                write = evidence.writes.get(log[offset])
+                name = "doubled-record" if write is not None and write.is_once else "duplicate"
+                yield name, f"p{partition} {log[offset]} at {first} and {offset}"
 
 
 def check_pages(evidence: Evidence) -> Iterator[Finding]:

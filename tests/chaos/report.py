@@ -34,6 +34,7 @@ VIOLATIONS = {
     "nonmonotonic-poll": "a poll returned offsets out of order or below the requested one",
     "damaged-record": "a record nobody wrote, or with damaged contents",
     "wrong-partition": "a record read from a partition it was not written to",
+    "doubled-record": "an idempotent producer's record stands at several offsets",
     "aborted-read": "a reader of committed records saw one of an aborted transaction (G1a)",
     "torn-transaction": "some of a transaction's records are there, and others are not",
     "doubled-transaction": "a transaction's record stands twice in its partition",

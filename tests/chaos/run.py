@@ -22,7 +22,7 @@ from tests.chaos.nemesis import Nemesis
 from tests.chaos.network import Network
 from tests.chaos.report import Report, Verdict
 from tests.chaos.scenarios import Cycle, UnknownScenarioError, has_quorum, plan
-from tests.chaos.setup import DiskKind, NetworkKind, Setup, fake_setup, milena_setup
+from tests.chaos.setup import Client, DiskKind, NetworkKind, Setup, fake_setup, milena_setup
 from tests.chaos.workload import WorkloadRunner
 
 POLL_S = 0.1
@@ -97,7 +97,7 @@ async def conduct(setup: Setup, cluster: Cluster, history: History, cycles: list
         await wait_up(setup, cluster, adapter)
         nemesis = Nemesis(setup, cluster, adapter, history)
         await create_topics(setup, cluster, adapter, nemesis)
-        workload = WorkloadRunner(setup, cluster.nodes, adapter, history)
+        workload = WorkloadRunner(setup, cluster, adapter, history)
         history.add(Started(at_s=history.now_s()))
         faults = asyncio.create_task(nemesis.run(cycles))
         try:
@@ -172,6 +172,7 @@ def make_setup(target: str, scenario: str, seconds: float, seed: int, node_count
 @click.option(
     "--no-transactions", "is_plain", is_flag=True, help="Writes without transactions alone."
 )
+@click.option("--clients", default="", help="The interfaces; default: of the target.")
 @click.option("--no-goals", "has_no_goals", is_flag=True, help="Judge safety, not time.")
 @click.option("--work", type=click.Path(path_type=Path), required=True, help="A new directory.")
 @click.option("--keep", "is_kept", is_flag=True, help="Keep the data of a good run.")
@@ -186,6 +187,7 @@ def main(
     acks: str,
     is_idempotent: bool,
     is_plain: bool,
+    clients: str,
     has_no_goals: bool,
     work: Path,
     is_kept: bool,
@@ -199,6 +201,7 @@ def main(
         acks=tuple(acks.split(",")),
         is_idempotent=is_idempotent,
         retries=IDEMPOTENT_RETRIES if is_idempotent else 0,
+        clients=tuple(map(Client, clients.split(","))) if clients else setup.workload.clients,
         transactions_per_s=0.0 if is_plain else setup.workload.transactions_per_s,
     )
     if has_no_goals:

@@ -1,5 +1,6 @@
 """The parameters of a run: the cluster, the workload, disks, network and goals (values only)."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum, unique
 
@@ -21,6 +22,14 @@ class DiskKind(StrEnum):
     """A small disk that can be full."""
     LOOP = "loop"
     """ext4 on a loop device, which can be full, and lose its power."""
+
+
+@unique
+class Client(StrEnum):
+    """The interface that a writer, a reader or a program with transactions uses."""
+
+    HTTP = "http"
+    KAFKA = "kafka"
 
 
 @unique
@@ -51,8 +60,50 @@ class Workload:
     retries: int = 0
     """The attempts for the same records while the outcome is not success."""
     is_idempotent: bool = False
+    clients: tuple[Client, ...] = (Client.HTTP,)
+    """The interfaces; writers, readers and programs take turns."""
     transactions_per_s: float = 0.0
     """The most transactions per second of each program; 0 means no transactions."""
+
+
+SESSIONS = 2
+COMMITTED_READERS, UNCOMMITTED_READERS = 3, 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Roles:
+    """The programs with transactions that clients of one interface run, by number."""
+
+    sessions: tuple[int, ...]
+    topics: tuple[str, ...]
+    """The topics that their flows consume."""
+    committed_readers: tuple[int, ...]
+    uncommitted_readers: tuple[int, ...]
+
+
+def roles_of(client: Client, clients: Sequence[Client]) -> Roles:
+    """Share out the programs: each interface has every n-th one."""
+
+    def own(count: int, first: int = 0) -> tuple[int, ...]:
+        return tuple(n for n in range(count) if clients[(n + first) % len(clients)] is client)
+
+    topics = sorted({topic for topic, _ in PLACES})
+    return Roles(
+        sessions=own(SESSIONS),
+        topics=tuple(topics[n] for n in own(len(topics))),
+        committed_readers=own(COMMITTED_READERS),
+        uncommitted_readers=own(UNCOMMITTED_READERS, first=1),
+    )
+
+
+def places_of(topic: str) -> list[int]:
+    """Return the places of a topic of transactions."""
+    return [place for place, (name, _) in enumerate(PLACES) if name == topic]
+
+
+def kafka_group(topic: str) -> str:
+    """Return the group of the Kafka clients that consume a topic of transactions."""
+    return f"flows-of-{topic}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +168,7 @@ def milena_setup(scenario: str, seconds: float, seed: int) -> Setup:
     workload = Workload(
         padding_bytes=BULKY_BYTES if scenario == "disk-full" else PADDING_BYTES,
         transactions_per_s=TRANSACTIONS_PER_S,
+        clients=(Client.HTTP, Client.KAFKA),
     )
     return Setup(
         scenario=scenario,

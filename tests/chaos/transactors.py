@@ -11,80 +11,40 @@ A flow reads before it writes, and ``dependencies`` relies on that.
 
 import asyncio
 import itertools
-import random
 import time
-from collections import defaultdict
 from collections.abc import Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field
 
 from tests.chaos.adapter import Adapter, ApiError, Receipt, Value, merge
 from tests.chaos.cluster import Node
-from tests.chaos.history import GroupPosition, History, Outcome, TransactionTried, View
-from tests.chaos.reading import READ_WAIT_MS, RETRY_AFTER_S, PageReader, make_value
-from tests.chaos.setup import PLACES, Setup
+from tests.chaos.drafts import (
+    ABORTED_SHARE,
+    CONSUMED_MAX,
+    LEFT_SHARE,
+    LEFT_TIMEOUT_MS,
+    OVERTAKEN_SHARE,
+    PATIENCE_S,
+    SESSION_TIMEOUT_MS,
+    Draft,
+    Programs,
+)
+from tests.chaos.history import GroupPosition, History, Outcome, View
+from tests.chaos.reading import READ_WAIT_MS, RETRY_AFTER_S, PageReader
+from tests.chaos.setup import PLACES, Client, Setup, kafka_group, places_of, roles_of
 from tests.chaos.transaction_calls import End, Session, TopicPartition, TransactionCalls
 
-REQUESTERS, SESSIONS = 3, 2
-COMMITTED_READERS, UNCOMMITTED_READERS = 3, 1
+REQUESTERS = 3
 GROUP = "flows"
 ATTEMPTS = 4
 """The fewest attempts for a write with a key, or for an end; each goes to the next node."""
-PATIENCE_S = 10.0
-"""The time in s for which a request without a response is repeated; all nodes may be down for a while."""
 KEYED_SHARE, HEDGED_SHARE = 0.6, 0.15
-ABORTED_SHARE, LEFT_SHARE = 0.15, 0.04
-OVERTAKEN_SHARE = 0.15
 AGAIN_SHARE = 0.2
 """The share of ends that are requested again, or followed by a request for the opposite end."""
-SESSION_TIMEOUT_MS, LEFT_TIMEOUT_MS = 10_000, 1_500
-"""Timeouts in ms, shorter than the wait at the end of a run. A session left open holds up readers until then."""
-CONSUMED_MAX = 25
 
 Writes = Mapping[TopicPartition, Sequence[tuple[str, Value]]]
 
 
-@dataclass(slots=True)
-class Draft:
-    """A transaction that is being written."""
-
-    name: str
-    node: Node
-    sent_s: float
-    outcome: Outcome = Outcome.FAILED
-    """The outcome; FAILED as long as no commit was requested."""
-    writes: list[tuple[int, str, int | None]] = field(default_factory=list)
-    consumed: tuple[tuple[int, int, str], ...] = ()
-    moved: tuple[tuple[int, int, int], ...] = ()
-    again: Outcome | None = None
-    error: str | None = None
-
-    def tried(self, at_s: float) -> TransactionTried:
-        """Return the transaction as an event."""
-        return TransactionTried(
-            at_s=at_s,
-            sent_s=self.sent_s,
-            name=self.name,
-            node=self.node.node_id,
-            outcome=self.outcome,
-            writes=tuple(self.writes),
-            consumed=self.consumed,
-            moved=self.moved,
-            again=self.again,
-            error=self.error,
-        )
-
-    @property
-    def extents(self) -> dict[tuple[str, int], tuple[int, int]]:
-        """Return the end offset and number of its records by topic and partition; all are acknowledged."""
-        offsets: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
-        for place, _, offset in self.writes:
-            assert offset is not None
-            offsets[PLACES[place]].append(offset)
-        return {place: (max(found) + 1, len(found)) for place, found in offsets.items()}
-
-
-class Transactors:
-    """All programs of a run that write or read transactions. They end soon after ``is_stopping`` is set."""
+class Transactors(Programs):
+    """All programs of a run that write or read transactions over HTTP."""
 
     def __init__(
         self,
@@ -94,29 +54,20 @@ class Transactors:
         history: History,
         pages: PageReader,
     ) -> None:
-        self.is_stopping = False
-        self._setup = setup
-        self._workload = setup.workload
-        self._nodes = nodes
+        super().__init__(setup, nodes, history, "transactors")
         self._adapter = adapter
         self._calls = TransactionCalls(adapter, timeout_s=setup.workload.write_timeout_s)
-        self._history = history
         self._pages = pages
-        self._rng = random.Random(f"{setup.seed}/transactors")
-        self._counts: defaultdict[str, int] = defaultdict(int)
 
     def work(self) -> list[Coroutine[None, None, None]]:
-        """Return the coroutines to run at the same time."""
-        committed = [self._read_on(f"c{n}", n, View.COMMITTED) for n in range(COMMITTED_READERS)]
-        uncommitted = [
-            self._read_on(f"u{n}", n, View.UNCOMMITTED) for n in range(UNCOMMITTED_READERS)
-        ]
+        """Return the coroutines to run at the same time: the share of the programs that HTTP clients have."""
+        roles = roles_of(Client.HTTP, self._workload.clients)
         return [
             *(self._request_on(f"t{n}") for n in range(REQUESTERS)),
-            *(self._write_on(f"s{n}") for n in range(SESSIONS)),
-            *(self._flow_on(place) for place in range(len(PLACES))),
-            *committed,
-            *uncommitted,
+            *(self._write_on(f"s{n}") for n in roles.sessions),
+            *(self._flow_on(place) for topic in roles.topics for place in places_of(topic)),
+            *(self._read_on(f"c{n}", n, View.COMMITTED) for n in roles.committed_readers),
+            *(self._read_on(f"u{n}", n, View.UNCOMMITTED) for n in roles.uncommitted_readers),
         ]
 
     # -- in one request
@@ -152,7 +103,7 @@ class Transactors:
             draft.outcome, draft.error = known.outcome, known.error
             if key is None or not self._is_patient(draft, attempt):
                 return
-            draft.node = self._another(draft.node)
+            draft.at = self._another(draft.node)
             await asyncio.sleep(RETRY_AFTER_S)
 
     async def _transact(
@@ -259,7 +210,7 @@ class Transactors:
                 return
             if not self._is_patient(draft, attempt):
                 end = End.ABORT
-            draft.node = self._another(draft.node)
+            draft.at = self._another(draft.node)
             await asyncio.sleep(RETRY_AFTER_S)
 
     async def _abort(self, draft: Draft, session: Session) -> None:
@@ -328,11 +279,13 @@ class Transactors:
 
     async def look_at_group(self, deadline_s: float) -> None:
         """Note the group's committed offset, as each node reports it. ``deadline_s`` is monotonic."""
+        over_kafka = roles_of(Client.KAFKA, self._workload.clients).topics
         for place, (topic, partition) in enumerate(PLACES):
+            group = kafka_group(topic) if topic in over_kafka else GROUP
             for node in self._nodes:
                 while time.monotonic() < deadline_s:
                     try:
-                        found = await self._calls.position(node.url, GROUP, (topic, partition))
+                        found = await self._calls.position(node.url, group, (topic, partition))
                     except ApiError:
                         await asyncio.sleep(RETRY_AFTER_S)
                         continue
@@ -362,32 +315,11 @@ class Transactors:
 
     # -- what all of them need
 
-    def _is(self, share: float) -> bool:
-        return self._rng.random() < share
-
     def _is_patient(self, draft: Draft, attempt: int) -> bool:
         """Return whether to make another attempt after this many."""
         is_late = self._history.now_s() > draft.sent_s + PATIENCE_S
         return attempt < ATTEMPTS or (draft.outcome is Outcome.UNKNOWN and not is_late)
 
-    def _draft(self, program: str) -> Draft:
-        number = self._counts["#" + program]
-        self._counts["#" + program] = number + 1
-        node = self._rng.choice(list(self._nodes))
-        return Draft(f"{program}#{number}", node, self._history.now_s())
-
-    def _records(self, program: str, count: int) -> list[str]:
-        first = self._counts[program]
-        self._counts[program] = first + count
-        return [f"{program}:{first + i}" for i in range(count)]
-
-    def _values(self, names: Sequence[str]) -> list[tuple[str, Value]]:
-        padding = self._workload.padding_bytes
-        return [(name.split(":")[0], make_value(name, padding)) for name in names]
-
     def _another(self, node: Node) -> Node:
         at = list(self._nodes).index(node)
         return self._nodes[(at + 1) % len(self._nodes)]
-
-    async def _rest(self) -> None:
-        await asyncio.sleep(self._rng.expovariate(self._workload.transactions_per_s))

@@ -1,5 +1,7 @@
 """The checker on small histories made by hand: each anomaly is found, by its name, and nothing else is."""
 
+from dataclasses import replace
+
 import pytest
 
 from tests.chaos.checker import check
@@ -92,6 +94,9 @@ CASES = {
         set(), {"duplicate"}, 0),
     "duplicate, idempotent": (
         [meta(is_idempotent=True), A, B, *final([*LOG[:2], (2, "k:1")])], {"duplicate"}, set(), 1),
+    "duplicate of an idempotent producer": (
+        [A, replace(B, is_once=True), write("x:0", None, 3, UNKNOWN),
+         *final([*LOG[:2], (2, "k:1")])], {"doubled-record"}, set(), 1),
     "failed but visible": (
         [A, B, write("k:2", None, 3, FAILED), *final(LOG)], set(), {"aborted-visible"}, 0),
     "failed but visible, strict": (
