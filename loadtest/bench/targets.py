@@ -47,7 +47,11 @@ class Target:
     floor: float | None = None
     host_row: str | None = None
     ambition: float | None = None
-    is_less_better: bool = False
+
+    @property
+    def is_less_better(self) -> bool:
+        """Whether a smaller figure is better: of all quantities but a rate."""
+        return self.quantity is not Quantity.RATE
 
 
 @unique

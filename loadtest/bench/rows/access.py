@@ -1,5 +1,7 @@
 """Rows on the cost of authentication, and on greedy clients that must not starve others."""
 
+from functools import partial
+
 from loadtest.bench.measuring.samples import Quantity
 from loadtest.bench.targets import Durability, Target
 
@@ -20,111 +22,102 @@ ACCESS_PROBES = f"{ACCESS_BEARER}, others ask whether it lives"
 MODEST_ALONE = "JSON 1 x 100 B, one node, 20 users, alone"
 MODEST_BESIDE = "JSON 1 x 100 B, one node, 20 users, beside one who fills it"
 
+_access = partial(Target, stage="access")
+
 ROWS: tuple[Target, ...] = (
-    Target(
+    _access(
         name="access-token",
         what="small writes of 16 clients, by token / open",
-        stage="access",
         subject=ACCESS_BEARER,
         reference=ACCESS_OPEN,
         durability=Durability.UNSYNCED,
         floor=0.90,
         ambition=0.97,
     ),
-    Target(
+    _access(
         name="access-password",
         what="small writes of 16 clients, by password / open",
-        stage="access",
         subject=ACCESS_BASIC,
         reference=ACCESS_OPEN,
         durability=Durability.UNSYNCED,
         floor=0.90,
         ambition=0.97,
     ),
-    Target(
+    _access(
         name="access-entries",
         what="small writes of 16 clients, 10,000 entries / open",
-        stage="access",
         subject=ACCESS_ENTRIES,
         reference=ACCESS_OPEN,
         durability=Durability.UNSYNCED,
         floor=0.90,
         ambition=0.97,
     ),
-    Target(
+    _access(
         name="access-jwt",
         what="small writes of 16 clients, by JWT / open",
-        stage="access",
         subject=ACCESS_JWT,
         reference=ACCESS_OPEN,
         durability=Durability.UNSYNCED,
         floor=0.90,
         ambition=0.97,
     ),
-    Target(
+    _access(
         name="access-tls",
         what="small writes of 16 clients, by token, over TLS / without TLS",
-        stage="access",
         subject=ACCESS_TLS,
         reference=ACCESS_BEARER,
         durability=Durability.UNSYNCED,
         floor=0.70,
         ambition=0.85,
     ),
-    Target(
+    _access(
         name="access-mutual-tls",
         what="small writes of 16 clients over TLS, by certificate / by token",
-        stage="access",
         subject=ACCESS_MUTUAL,
         reference=ACCESS_TLS,
         durability=Durability.UNSYNCED,
         floor=0.90,
         ambition=0.97,
     ),
-    Target(
+    _access(
         name="access-tls-batches",
         what="JSON 1000 x 100 B, by token, over TLS / without TLS",
-        stage="access",
         subject=ACCESS_TLS_BATCHES,
         reference=ACCESS_BEARER_BATCHES,
         durability=Durability.UNSYNCED,
         floor=0.80,
         ambition=0.95,
     ),
-    Target(
+    _access(
         name="access-batches",
         what="JSON 1000 x 100 B, by token / open",
-        stage="access",
         subject=ACCESS_BEARER_BATCHES,
         reference=ACCESS_OPEN_BATCHES,
         durability=Durability.UNSYNCED,
         floor=0.90,
         ambition=0.95,
     ),
-    Target(
+    _access(
         name="access-looks",
         what="looks at a partition, by token / open",
-        stage="access",
         subject=ACCESS_BEARER_LOOKS,
         reference=ACCESS_OPEN_LOOKS,
         durability=Durability.NONE,
         floor=0.85,
         ambition=0.93,
     ),
-    Target(
+    _access(
         name="access-strangers",
         what="small writes beside 1,000 bad logins a second / alone",
-        stage="access",
         subject=ACCESS_STRANGERS,
         reference=ACCESS_BEARER,
         durability=Durability.UNSYNCED,
         floor=0.70,
         ambition=0.90,
     ),
-    Target(
+    _access(
         name="access-guesses",
         what="small writes beside 1,000 bad logins a second / beside as many probes",
-        stage="access",
         subject=ACCESS_STRANGERS,
         reference=ACCESS_PROBES,
         durability=Durability.UNSYNCED,
@@ -141,6 +134,5 @@ ROWS: tuple[Target, ...] = (
         durability=Durability.UNSYNCED,
         floor=2.0,
         ambition=1.3,
-        is_less_better=True,
     ),
 )

@@ -1,5 +1,7 @@
 """Rows for the programs that use a cluster: Python producer, command line, demonstration, load test."""
 
+from functools import partial
+
 from loadtest.bench.measuring.samples import Quantity
 from loadtest.bench.targets import Durability, Target
 
@@ -25,73 +27,68 @@ DEMO_READ = "the demo's reader, which compares each flight"
 BARE_LOCUST = "bare locust users, requests for a second of processor"
 LOCUST = "the load test's users, requests for a second of processor"
 
+_clients = partial(Target, stage="clients")
+_demo = partial(Target, stage="demo")
+
 ROWS: tuple[Target, ...] = (
-    Target(
+    _clients(
         name="producer-many",
         what="Python producer, send_many of 1,000 x 100 B / the same batches, finished",
-        stage="clients",
         subject=PRODUCER_MANY,
         reference=READY_BATCHES,
         durability=Durability.UNSYNCED,
         floor=0.3,
         ambition=0.6,
     ),
-    Target(
+    _clients(
         name="producer-many-blocking",
         what="the same, blocking",
-        stage="clients",
         subject=PRODUCER_MANY_BLOCKING,
         reference=READY_BATCHES,
         durability=Durability.UNSYNCED,
         floor=0.3,
         ambition=0.6,
     ),
-    Target(
+    _clients(
         name="producer",
         what="Python producer, send of 100 B / the same batches, finished",
-        stage="clients",
         subject=PRODUCER,
         reference=READY_BATCHES,
         durability=Durability.UNSYNCED,
         floor=0.12,
         ambition=0.6,
     ),
-    Target(
+    _clients(
         name="producer-blocking",
         what="the same, blocking",
-        stage="clients",
         subject=PRODUCER_BLOCKING,
         reference=READY_BATCHES,
         durability=Durability.UNSYNCED,
         floor=0.12,
         ambition=0.6,
     ),
-    Target(
+    _clients(
         name="produce-lines",
         what="milena produce, lines of 100 B, its start included / the same as finished JSON",
-        stage="clients",
         subject=PRODUCE_LINES,
         reference=READY_JSON,
         durability=Durability.UNSYNCED,
         floor=0.6,
         ambition=0.8,
     ),
-    Target(
+    _clients(
         name="produce-start",
         what="milena produce of 10,000 lines, from start to end, ms",
-        stage="clients",
         subject=PRODUCE_START,
         quantity=Quantity.P50,
         durability=Durability.UNSYNCED,
         floor=600,
         ambition=300,
-        is_less_better=True,
     ),
     *(
-        Target(
+        _clients(
             name=name,
             what=f"milena consume{what} / the client's reader, which prints none",
-            stage="clients",
             subject=subject,
             reference=BARE_READER,
             durability=Durability.NONE,
@@ -111,30 +108,27 @@ ROWS: tuple[Target, ...] = (
             ("consume-group", ", a member of a group", CONSUME_GROUP, 0.3, 0.6),
         )
     ),
-    Target(
+    _demo(
         name="demo-write",
         what="the demo's flights made, noted and written / the same batches, finished",
-        stage="demo",
         subject=DEMO_WRITE,
         reference=READY_FLIGHTS,
         durability=Durability.DURABLE,
         floor=0.1,
         ambition=0.3,
     ),
-    Target(
+    _demo(
         name="demo-read",
         what="the demo's flights read and checked / the Python client's reader, which looks at none",
-        stage="demo",
         subject=DEMO_READ,
         reference=FLIGHTS_READER,
         durability=Durability.NONE,
         floor=0.4,
         ambition=0.7,
     ),
-    Target(
+    _clients(
         name="locust",
         what="requests a second of processor of the load test's users / users that check nothing",
-        stage="clients",
         subject=LOCUST,
         reference=BARE_LOCUST,
         durability=Durability.UNSYNCED,

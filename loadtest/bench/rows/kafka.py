@@ -1,5 +1,7 @@
 """Rows for Kafka clients beside HTTP clients of the same nodes: bytes read, records written, and one record."""
 
+from functools import partial
+
 from loadtest.bench.measuring.samples import Quantity
 from loadtest.bench.targets import Durability, Target
 
@@ -12,45 +14,42 @@ CONFLUENT_CONVERTED = "confluent-kafka consumer, records of HTTP clients, 100 B"
 KAFKA_ONE = "one Kafka client, one record, acks=all"
 HTTP_ONE = "one HTTP client, one record, acks=all, the same nodes"
 
+_kafka = partial(Target, stage="kafka")
+
 ROWS: tuple[Target, ...] = (
-    Target(
+    _kafka(
         name="kafka-fetch",
         what="Kafka fetch of 1 MB / binary fetch over HTTP",
-        stage="kafka",
         subject=KAFKA_FETCH,
         reference=HTTP_FETCH,
         durability=Durability.NONE,
         floor=0.8,
         ambition=1.0,
     ),
-    Target(
+    _kafka(
         name="kafka-produce",
         what="confluent-kafka producer / our producer's send_many",
-        stage="kafka",
         subject=CONFLUENT_PRODUCER,
         reference=HTTP_PRODUCER,
         durability=Durability.UNSYNCED,
     ),
-    Target(
+    _kafka(
         name="kafka-consume-converted",
         what="Kafka consumer of records written over HTTP / of those written by Kafka clients",
-        stage="kafka",
         subject=CONFLUENT_CONVERTED,
         reference=CONFLUENT_CONSUMER,
         durability=Durability.NONE,
         floor=0.4,
         ambition=0.7,
     ),
-    Target(
+    _kafka(
         name="kafka-one",
         what="one record of a Kafka client, p50 / of an HTTP client",
-        stage="kafka",
         subject=KAFKA_ONE,
         reference=HTTP_ONE,
         quantity=Quantity.P50,
         durability=Durability.UNSYNCED,
         floor=1.2,
         ambition=0.9,
-        is_less_better=True,
     ),
 )

@@ -1,5 +1,7 @@
 """Rows for writes: small records and batches, at full load and by one client that waits for each response."""
 
+from functools import partial
+
 from loadtest.bench.measuring.samples import Quantity
 from loadtest.bench.targets import Durability, Target
 
@@ -31,199 +33,163 @@ NATS_SYNC_SYNCED = "NATS JetStream R3, synced, one client"
 SINGLE_ALL_DURABLE = f"{SINGLE_ALL}, durable"
 SINGLE_LEADER_DURABLE = f"{SINGLE_LEADER}, durable"
 
+_requests = partial(Target, stage="requests")
+_batches = partial(Target, stage="batches")
+_latency = partial(Target, stage="latency", quantity=Quantity.P50, durability=Durability.UNSYNCED)
+_latency_durable = partial(
+    Target, stage="latency-durable", quantity=Quantity.P50, durability=Durability.DURABLE
+)
+
 ROWS: tuple[Target, ...] = (
-    Target(
+    _requests(
         name="json-leader",
         what="JSON 1 x 100 B, acks=1, 64 clients / bare aiohttp",
-        stage="requests",
         subject=ONE_LEADER,
         reference=BARE,
         durability=Durability.UNSYNCED,
         floor=0.60,
         ambition=0.80,
     ),
-    Target(
+    _requests(
         name="json-all",
         what="JSON 1 x 100 B, acks=all, 3 replicas, 64 clients / bare aiohttp",
-        stage="requests",
         subject=ONE_ALL,
         reference=BARE,
         durability=Durability.UNSYNCED,
         floor=0.45,
         ambition=0.70,
     ),
-    Target(
+    _requests(
         name="json-leader-durable",
         what="the same, acks=1",
-        stage="requests",
         subject=ONE_LEADER_DURABLE,
         reference=BARE,
         durability=Durability.DURABLE,
     ),
-    Target(
+    _requests(
         name="json-all-durable",
         what="the same, acks=all, 3 replicas",
-        stage="requests",
         subject=ONE_ALL_DURABLE,
         reference=BARE,
         durability=Durability.DURABLE,
     ),
-    Target(
+    _requests(
         name="durable",
         what="acks=all, 64 clients, durable / unsynced",
-        stage="requests",
         subject=ONE_ALL_DURABLE,
         reference=ONE_ALL,
         durability=Durability.DURABLE,
         floor=0.4,
         ambition=0.7,
     ),
-    Target(
+    _batches(
         name="json-1000",
         what="JSON 1000 x 100 B, acks=all / NATS R3 async 100 B",
-        stage="batches",
         subject=JSON_1000,
         reference=NATS_100,
         durability=Durability.UNSYNCED,
         floor=2.5,
         ambition=4,
     ),
-    Target(
+    _batches(
         name="stream",
         what="v3 streams, a receipt a record of 100 B, acks=all / NATS R3 async 100 B",
-        stage="batches",
         subject=STREAM_100,
         reference=NATS_100,
         durability=Durability.UNSYNCED,
         floor=0.5,
         ambition=1.5,
     ),
-    Target(
+    _batches(
         name="binary-100",
         what="binary batches of 100 B, acks=all / NATS R3 async 100 B",
-        stage="batches",
         subject=BINARY_100,
         reference=NATS_100,
         durability=Durability.UNSYNCED,
         floor=6,
         ambition=10,
     ),
-    Target(
+    _batches(
         name="binary-1k",
         what="binary batches of 1 KB, acks=all / NATS R3 async 1 KB",
-        stage="batches",
         subject=BINARY_1K,
         reference=NATS_1K,
         durability=Durability.UNSYNCED,
         floor=2.5,
         ambition=4,
     ),
-    Target(
+    _batches(
         name="json-1000-durable",
         what="JSON 1000 x 100 B, acks=all, durable / unsynced",
-        stage="batches",
         subject=JSON_1000_DURABLE,
         reference=JSON_1000,
         durability=Durability.DURABLE,
     ),
-    Target(
+    _batches(
         name="binary-100-durable",
         what="binary batches of 100 B, acks=all, durable / unsynced",
-        stage="batches",
         subject=BINARY_100_DURABLE,
         reference=BINARY_100,
         durability=Durability.DURABLE,
     ),
-    Target(
+    _latency(
         name="latency",
         what="acks=all, p50 of one client, processors awake / NATS R3",
-        stage="latency",
         subject=SINGLE_ALL_AWAKE,
         reference=NATS_SYNC,
-        quantity=Quantity.P50,
-        durability=Durability.UNSYNCED,
         host_row="latency-host",
         ambition=0.6,
-        is_less_better=True,
     ),
-    Target(
+    _latency(
         name="latency-host",
         what="acks=all, p50 of one client / bare aiohttp",
-        stage="latency",
         subject=SINGLE_ALL,
         reference=BARE_ONE,
-        quantity=Quantity.P50,
-        durability=Durability.UNSYNCED,
         floor=5.0,
         ambition=3.0,
-        is_less_better=True,
     ),
-    Target(
+    _latency(
         name="latency-all",
         what="p50 of one client, acks=all / acks=1, processors awake",
-        stage="latency",
         subject=SINGLE_ALL_AWAKE,
         reference=SINGLE_LEADER_AWAKE,
-        quantity=Quantity.P50,
-        durability=Durability.UNSYNCED,
         floor=2.5,
         ambition=1.6,
-        is_less_better=True,
     ),
-    Target(
+    _latency(
         name="latency-default",
         what="acks=all, p50 of one client, processors that sleep / NATS R3",
-        stage="latency",
         subject=SINGLE_ALL,
         reference=NATS_SYNC,
-        quantity=Quantity.P50,
-        durability=Durability.UNSYNCED,
-        is_less_better=True,
     ),
-    Target(
+    _latency(
         name="latency-all-default",
         what="p50 of one client, acks=all / acks=1, processors that sleep",
-        stage="latency",
         subject=SINGLE_ALL,
         reference=SINGLE_LEADER,
-        quantity=Quantity.P50,
-        durability=Durability.UNSYNCED,
-        is_less_better=True,
     ),
-    Target(
+    _latency_durable(
         name="latency-durable",
         what="acks=all, p50 of one client / NATS R3",
-        stage="latency-durable",
         subject=SINGLE_ALL_DURABLE,
         reference=NATS_SYNC_SYNCED,
-        quantity=Quantity.P50,
-        durability=Durability.DURABLE,
         host_row="latency-durable-host",
         ambition=0.6,
-        is_less_better=True,
     ),
-    Target(
+    _latency_durable(
         name="latency-durable-host",
         what="acks=all, p50 of one client / bare aiohttp that syncs",
-        stage="latency-durable",
         subject=SINGLE_ALL_DURABLE,
         reference=BARE_SYNCED_ONE,
-        quantity=Quantity.P50,
-        durability=Durability.DURABLE,
         floor=4.0,
         ambition=1.5,
-        is_less_better=True,
     ),
-    Target(
+    _latency_durable(
         name="latency-all-durable",
         what="p50 of one client, acks=all / acks=1",
-        stage="latency-durable",
         subject=SINGLE_ALL_DURABLE,
         reference=SINGLE_LEADER_DURABLE,
-        quantity=Quantity.P50,
-        durability=Durability.DURABLE,
         floor=2.5,
         ambition=1.6,
-        is_less_better=True,
     ),
 )

@@ -1,5 +1,7 @@
 """Rows for reads: stored batches, consumers, and the end of a log while other clients read old records from disk."""
 
+from functools import partial
+
 from loadtest.bench.measuring.samples import Quantity
 from loadtest.bench.targets import Durability, Target
 
@@ -18,52 +20,38 @@ COLD_DELIVERY = f"{TAIL_DELIVERY}, four read an old log"
 BEHIND_ACK = f"{TAIL_ACK}, a follower catches up"
 BEHIND_DELIVERY = f"{TAIL_DELIVERY}, a follower catches up"
 
+_fetch = partial(Target, stage="fetch", durability=Durability.NONE)
+_consumer = partial(Target, stage="consumer", reference=NATS_PULL, durability=Durability.NONE)
+
 ROWS: tuple[Target, ...] = (
-    Target(
+    _fetch(
         name="fetch",
         what="binary fetch of 1 MB / nginx sendfile",
-        stage="fetch",
         subject=FETCH,
         reference=NGINX,
-        durability=Durability.NONE,
         host_row="fetch-host",
         ambition=1.0,
     ),
-    Target(
+    _fetch(
         name="fetch-host",
         what="binary fetch of 1 MB / bare aiohttp that reads and sends a file",
-        stage="fetch",
         subject=FETCH,
         reference=COPIER,
-        durability=Durability.NONE,
         floor=0.55,
         ambition=0.8,
     ),
-    Target(
+    _consumer(
         name="consumer",
         what="Python consumer, records of 100 B / NATS pull",
-        stage="consumer",
         subject=CONSUMER,
-        reference=NATS_PULL,
-        durability=Durability.NONE,
         floor=2,
         ambition=5,
     ),
-    Target(
-        name="consumer-each",
-        what="the same, one record at a time",
-        stage="consumer",
-        subject=CONSUMER_EACH,
-        reference=NATS_PULL,
-        durability=Durability.NONE,
-    ),
-    Target(
+    _consumer(name="consumer-each", what="the same, one record at a time", subject=CONSUMER_EACH),
+    _consumer(
         name="group-consumer",
         what="the same, a member of a group that polls / NATS pull",
-        stage="consumer",
         subject=GROUP_CONSUMER,
-        reference=NATS_PULL,
-        durability=Durability.NONE,
         floor=1.5,
         ambition=3,
     ),
@@ -78,7 +66,6 @@ ROWS: tuple[Target, ...] = (
             durability=Durability.DURABLE,
             floor=floor,
             ambition=ambition,
-            is_less_better=True,
         )
         for name, what, meanwhile, subject, reference in (
             ("cold-ack", "acks=all", "four read a cold log", COLD_ACK, TAIL_ACK),

@@ -1,5 +1,7 @@
 """Rows for transactions, compared with the same writes outside of transactions."""
 
+from functools import partial
+
 from loadtest.bench.measuring.samples import Quantity
 from loadtest.bench.targets import Durability, Target
 
@@ -12,59 +14,49 @@ CONFIG_COMMITS = "metadata commit, one client, beside transactions"
 SESSION_COMMITS = "commit of a session's transaction"
 SESSION_READ = f"{SESSION_COMMITS}, until it is read"
 
+_transactions = partial(Target, stage="transactions", durability=Durability.DURABLE)
+
 ROWS: tuple[Target, ...] = (
-    Target(
+    _transactions(
         name="transactions",
         what="transactions of two partitions, 64 clients / plain writes",
-        stage="transactions",
         subject=TRANSACTIONS,
         reference=PLAIN_WRITES,
-        durability=Durability.DURABLE,
         floor=0.1,
         ambition=0.5,
     ),
-    Target(
+    _transactions(
         name="transactions-keyed",
         what="transactions of two partitions, each under a key / plain writes",
-        stage="transactions",
         subject=KEYED_TRANSACTIONS,
         reference=PLAIN_WRITES,
-        durability=Durability.DURABLE,
         floor=0.1,
         ambition=0.5,
     ),
-    Target(
+    _transactions(
         name="transaction-batches",
         what="JSON 1000 x 100 B for each of six partitions / plain writes",
-        stage="transactions",
         subject=TRANSACTION_BATCHES,
         reference=PLAIN_BATCHES,
-        durability=Durability.DURABLE,
         floor=0.3,
         ambition=0.7,
     ),
-    Target(
+    _transactions(
         name="transaction-commit",
         what="commit of a session, p50 of one client / metadata commit",
-        stage="transactions",
         subject=SESSION_COMMITS,
         reference=CONFIG_COMMITS,
         quantity=Quantity.P50,
-        durability=Durability.DURABLE,
         floor=3,
         ambition=2,
-        is_less_better=True,
     ),
-    Target(
+    _transactions(
         name="transaction-read",
         what="the same, until readers see it",
-        stage="transactions",
         subject=SESSION_READ,
         reference=CONFIG_COMMITS,
         quantity=Quantity.P50,
-        durability=Durability.DURABLE,
         floor=5,
         ambition=3,
-        is_less_better=True,
     ),
 )

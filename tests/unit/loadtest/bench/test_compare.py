@@ -35,11 +35,15 @@ SLOWER = [0.9, 0.88, 0.91, 0.9, 0.89, 0.92, 0.9, 0.87]
 MACHINE = Machine(cores=2, python="3.11", build="pure", file_system="ext4", is_disk_real=True)
 
 
+def _sample(value: float) -> Sample:
+    return Sample(figures={Quantity.RATE: value, Quantity.P50: value})
+
+
 def _rounds(ratios: list[float]) -> Rounds:
     rounds = Rounds()
     for number, ratio in enumerate(ratios, start=1):
-        rounds.note(base_name("ours"), Sample(figures={Quantity.RATE: 100.0 * number}))
-        rounds.note("ours", Sample(figures={Quantity.RATE: 100.0 * number * ratio}))
+        rounds.note(base_name("ours"), _sample(100.0 * number))
+        rounds.note("ours", _sample(100.0 * number * ratio))
     return rounds
 
 
@@ -62,7 +66,7 @@ def test_a_row_is_worse_only_where_its_rounds_agree_on_more_than_the_tolerance(
     ratios, change, of_less
 ):
     assert compare(ROW, _rounds(ratios)).change is change
-    assert compare(replace(ROW, is_less_better=True), _rounds(ratios)).change is of_less
+    assert compare(replace(ROW, quantity=Quantity.P50), _rounds(ratios)).change is of_less
 
 
 @pytest.mark.parametrize(("count", "left_out"), [(5, 0), (8, 0), (11, 0), (12, 1), (15, 2)])

@@ -20,14 +20,18 @@ MORE = Target(
     floor=2,
     ambition=4,
 )
-LESS = replace(MORE, floor=2, ambition=0.5, is_less_better=True)
+LESS = replace(MORE, floor=2, ambition=0.5, quantity=Quantity.P50)
+
+
+def _sample(value: float) -> Sample:
+    return Sample(figures={Quantity.RATE: value, Quantity.P50: value})
 
 
 def _rounds(ours: list[float], theirs: float = 1.0) -> Rounds:
     rounds = Rounds()
     for value in ours:
-        rounds.note("ours", Sample(figures={Quantity.RATE: value}))
-        rounds.note("theirs", Sample(figures={Quantity.RATE: theirs}))
+        rounds.note("ours", _sample(value))
+        rounds.note("theirs", _sample(theirs))
     return rounds
 
 

@@ -116,7 +116,7 @@ def test_the_exit_code_says_whether_a_row_is_below_its_floor(verdicts, code):
 
 
 def test_the_picture_takes_every_kind_of_row(tmp_path):
-    alone = replace(TARGET, reference=None, is_less_better=True, floor=2.0, ambition=1.0)
+    alone = replace(TARGET, reference=None, quantity=Quantity.P50, floor=2.0, ambition=1.0)
     nothing = Spread(median=0, least=0, greatest=0, count=1)
     outcomes = [
         MET,
