@@ -42,6 +42,7 @@ from node.peers.codec import PeerChannel
 from node.peers.port import PeerClient, PeerListener, PeerServer
 from node.process import descriptors, memory
 from node.process.awake import Awake
+from node.process.sync_threads import SyncThreads
 from node.process.tls import api_tls, peer_tls, watches_of
 from raft_meta.consensus.frames import PeerIdentity
 from raft_meta.consensus.quorum import QuorumStatus, Role
@@ -112,7 +113,7 @@ class Node(Assembly):
             Awake(config.cpu_awake_ms, loop=self._loop) if config.cpu_awake_ms > 0 else None
         )
         self._pool = ThreadPoolExecutor(WORKERS, thread_name_prefix="milena-io")
-        self._sync_pool = ThreadPoolExecutor(WORKERS, thread_name_prefix="milena-sync")
+        self._sync_pool = SyncThreads(WORKERS, name="milena-sync")
         self._password_pool = ThreadPoolExecutor(
             1, thread_name_prefix="milena-passwords", initializer=_give_way
         )

@@ -281,6 +281,7 @@ def _patches(scheduler: Scheduler, wires: Wires) -> list[tuple[object, str, obje
         (driver, "threading", SimpleNamespace(Thread=_Thread)),
         (wiring, "OsFiles", lambda: _running(scheduler).files),
         (wiring, "ThreadPoolExecutor", _Pool),
+        (wiring, "SyncThreads", _Pool),
         (wiring, "AuditLines", audit_lines),
         (wiring, "die", die),
         (wiring, "uuid", SimpleNamespace(uuid4=new_id)),
