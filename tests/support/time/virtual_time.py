@@ -53,7 +53,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def jump(self) -> None:
         """Move the time to the next timer."""
-        # The loop has no public list of its timers. It is a heap, and the loop has just taken cancelled ones from its top.
+        # The loop has no public list of its timers. It is a heap, and the loop has just taken cancelled ones from its
+        # top.
         scheduled = self._scheduled  # type: ignore[attr-defined]
         if not scheduled:
             raise DeadlockError("everybody waits for ever")
