@@ -11,7 +11,7 @@ from http_api.access.callers import ANYBODY, Caller, CallersPort
 from http_api.access.certificates import ClientCertificate
 from http_api.access.hosts import plain_host
 from http_api.access.needs import ALL_TOPICS, Access
-from milena.model.access import CLUSTER_NAME, Operation, ResourceType
+from milena.model.access import CLUSTER_NAME, Operation, ResourceType, allowing_command
 from milena.model.errors import ForbiddenError, UnauthenticatedError
 
 _log = logging.getLogger("http_api.access")
@@ -70,7 +70,7 @@ class CallerRights(ABC):
         """
         self.has_asked = True
         may = all(self.caller.may(operation, kind, name) for name in names)
-        self._require(may, operation, kind, "of each name that this is about")
+        self._require(may, operation, kind, None, shown="of each name that this is about")
 
     def authorize_creation(self, topic: str) -> None:
         """Require that the caller may create a topic of this name.
@@ -115,7 +115,7 @@ class CallerRights(ABC):
         self.has_asked = True
         may = _may_have_nameless_producer(self.caller)
         # The right to write to any topic is enough. So the error mentions that right, and not one to the cluster.
-        self._require(may, Operation.WRITE, ResourceType.TOPIC, "of any name")
+        self._require(may, Operation.WRITE, ResourceType.TOPIC, None, shown="of any name")
 
     def may_write_as(self, name: str | None, owner: str) -> bool:
         """Return whether the caller may write with a producer id of this name and owner; empty owner: anyone's."""
@@ -167,11 +167,23 @@ class CallerRights(ABC):
         caller = self.caller
         return not caller.is_enforced or caller.may_create(topic)
 
-    def _require(self, may: bool, operation: Operation, kind: ResourceType, name: str) -> None:
+    def _require(
+        self,
+        may: bool,
+        operation: Operation,
+        kind: ResourceType,
+        name: str | None,
+        *,
+        shown: str = "",
+    ) -> None:
+        """Refuse unless ``may``. ``shown``: describes the resources in place of a name."""
         if not may:
+            principal = self._caller.principal
+            command = allowing_command(principal, operation, kind, name)
+            token = ", and its token must have the grant" if self._caller.grants else ""
             self._refuse(
-                f"{self._caller.principal} may not {operation} {kind} {name}: no access control entry allows it, or "
-                "one denies it",
+                f"{principal} may not {operation} {kind} {shown or name}: no access control entry allows it, or one "
+                f"denies it. This adds an entry that allows it{token}: {command}",
                 kind,
             )
 

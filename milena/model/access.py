@@ -1,5 +1,6 @@
 """Terms of access control, and which operation implies which, as in Kafka (KIP-11, KIP-290)."""
 
+import shlex
 from enum import StrEnum
 
 
@@ -114,3 +115,12 @@ OPERATIONS_OF = {
     ResourceType.TRANSACTIONAL_ID: frozenset({Operation.ALL, Operation.WRITE, Operation.DESCRIBE}),
 }
 """The operations that an entry for a type of resource may name."""
+
+
+def allowing_command(
+    principal: str, operation: Operation, kind: ResourceType, name: str | None
+) -> str:
+    """Return the command that allows the operation. ``name``: of the resource; None: any one of this type would do."""
+    option = f"--{kind.lower().replace('_', '-')}"
+    resource = [option] if kind is ResourceType.CLUSTER else [option, name or "NAME"]
+    return shlex.join(["milena", "acls", "add", principal, "--allow", operation, *resource])

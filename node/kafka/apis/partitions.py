@@ -11,7 +11,7 @@ from uuid import UUID
 
 from http_api.ports.node import PlannedReassignment, ReassignmentRequest, ReplicaTarget
 from http_api.protocol.kafka_codes import KafkaCode
-from milena.model.access import Operation, ResourceType
+from milena.model.access import Operation, ResourceType, allowing_command
 from milena.model.errors import (
     BrokerNotFoundError,
     InvalidReplicationError,
@@ -51,7 +51,7 @@ async def _elect_leaders(services: KafkaServices, call: KafkaCall) -> Body:
     )
     refusal = None
     if not call.rights.permits_cluster(Operation.ALTER):
-        refusal = _forbidden(Operation.ALTER)
+        refusal = _forbidden(call, Operation.ALTER)
     elif request.election_type not in {PREFERRED, UNCLEAN}:
         refusal = ItemError(
             KafkaCode.INVALID_REQUEST,
@@ -117,10 +117,13 @@ def _election_result(
     )
 
 
-def _forbidden(operation: Operation) -> ItemError:
+def _forbidden(call: KafkaCall, operation: Operation) -> ItemError:
+    principal = call.rights.known_principal
+    command = allowing_command(principal, operation, ResourceType.CLUSTER, None)
     return ItemError(
         KafkaCode.CLUSTER_AUTHORIZATION_FAILED,
-        f"The caller may not {operation} the cluster: no access control entry allows it, or one denies it.",
+        f"{principal} may not {operation} the cluster: no access control entry allows it, or one denies it. "
+        f"This adds an entry that allows it: {command}",
     )
 
 
@@ -155,7 +158,7 @@ async def _alter_reassignments(services: KafkaServices, call: KafkaCall) -> Body
     }
     may_change = request.allow_replication_factor_change
     if not call.rights.permits_cluster(Operation.ALTER):
-        refusal = error_fields(call, _forbidden(Operation.ALTER))
+        refusal = error_fields(call, _forbidden(call, Operation.ALTER))
         return call.answer({**fields, **refusal, "responses": []})
     count = sum(len(topic.partitions) for topic in request.topics)
     if count > ITEMS_MAX:
@@ -238,7 +241,9 @@ async def _list_reassignments(services: KafkaServices, call: KafkaCall) -> Body:
     request = call.message()
     image = services.metadata.image
     if not call.rights.permits_cluster(Operation.DESCRIBE):
-        return call.answer({**error_fields(call, _forbidden(Operation.DESCRIBE)), "topics": []})
+        return call.answer(
+            {**error_fields(call, _forbidden(call, Operation.DESCRIBE)), "topics": []}
+        )
     wanted: frozenset[tuple[str, int]] | None = None
     if request.topics is not None:
         wanted = frozenset(

@@ -434,6 +434,17 @@ async def test_who_may_write_nowhere_is_told_so_when_it_asks_for_a_producer_id(c
     answer = await api.post("/producers", {}, "application/json", headers=eve)
     assert answer.status == 403
     assert "User:eve may not WRITE TOPIC of any name" in answer.json["message"]
+    assert answer.json["message"].endswith(": milena acls add User:eve --allow WRITE --topic NAME")
+
+
+async def test_a_refusal_names_the_command_that_gives_the_right(closed):
+    api, node = closed
+    ann = node.user("ann", Allowed("READ", "TOPIC", "orders"))
+    refused = await api.post("/topics/orders", {"records": [{"value": 1}]}, headers=ann)
+    assert refused.status == 403
+    assert refused.json["message"].endswith(
+        "This adds an entry that allows it: milena acls add User:ann --allow WRITE --topic orders"
+    )
 
 
 async def test_a_handler_that_forgets_to_ask_is_a_bug_and_no_answer(closed, monkeypatch):
