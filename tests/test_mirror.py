@@ -113,7 +113,6 @@ UNTESTED = frozenset(
         "milena.cluster.first_of",
         "milena.cluster.transactions",
         "milena.commands.access.access",
-        "milena.commands.access.acls",
         "milena.commands.access.quotas",
         "milena.commands.access.users",
         "milena.commands.benchmarks.bench",

@@ -92,10 +92,16 @@ def some(names: Sequence[str], most: int) -> str:
     return f"{shown} and {len(names) - most} more" if len(names) > most else shown
 
 
-def node_state(node: NodeView) -> str:
-    """Return one word for the node's state."""
+def node_state(node: NodeView, *, is_current: bool, has_answered: bool = False) -> str:
+    """Return one word for the node's state.
+
+    ``is_current``: the view is the newest. Without a majority no node is noticed as dead, so a node that was alive is
+    ``unknown``, unless it has answered.
+    """
     if not node.is_live:
         return "down"
+    if not (is_current or has_answered):
+        return "unknown"
     return "draining" if node.is_draining else "up"
 
 
@@ -107,7 +113,7 @@ def nodes_text(view: ClusterView) -> str:
         [
             (
                 n.node_id,
-                node_state(n),
+                node_state(n, is_current=view.is_current),
                 leads[n.node_id],
                 "controller" if n.node_id == view.controller_id else "",
                 n.url,
@@ -126,7 +132,9 @@ def node_list_text(view: ClusterView, exams: Sequence[NodeExam]) -> str:
         [
             (
                 exam.node.node_id,
-                node_state(exam.node),
+                node_state(
+                    exam.node, is_current=view.is_current, has_answered=exam.answers_as is not None
+                ),
                 leads[exam.node.node_id],
                 "controller" if exam.node.node_id == view.controller_id else "",
                 votes[exam.is_voter],
@@ -202,6 +210,7 @@ def status_json(view: ClusterView, health: Health) -> Json:
         "leaderless": _places(health.leaderless),
         "under_replicated": _places(health.under_replicated),
         "nodes_down": list(health.down),
+        "has_majority": health.has_majority,
     }
 
 

@@ -167,7 +167,9 @@ def look_text(look: Look, former: Look | None) -> str:
         [
             (
                 n.node_id,
-                output.node_state(n),
+                output.node_state(
+                    n, is_current=view.is_current, has_answered=n.node_id in look.metrics
+                ),
                 leads[n.node_id],
                 *(by_node[n.node_id].cells() if n.node_id in by_node else NO_RATES),
                 "controller" if n.node_id == view.controller_id else "",

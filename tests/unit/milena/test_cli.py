@@ -73,6 +73,26 @@ async def test_status_json_is_the_whole_view(api, milena):
     assert view["topics"][0]["partitions"][0]["isr"] == [1]
 
 
+@pytest.mark.parametrize("command", [("status",), ("nodes", "list")])
+async def test_without_a_majority_a_node_that_does_not_answer_is_not_called_up(
+    api, milena, command, unused_tcp_port
+):
+    api.brokers[:] = [
+        {**api.broker(1), "url": api.url},
+        {**api.broker(2), "url": f"http://127.0.0.1:{unused_tcp_port}"},
+        api.broker(3, is_fenced=True),
+    ]
+
+    async def states():
+        _, out, _ = await milena(*command)
+        return [line.split()[1] for line in out.splitlines() if line.lstrip()[:1].isdigit()]
+
+    assert await states() == ["up", "up", "down"]
+    api.is_current = False
+    known = "up" if command == ("nodes", "list") else "unknown"
+    assert await states() == [known, "unknown", "down"]
+
+
 @pytest.mark.parametrize("command", [("status",), ("topics", "list"), ("nodes", "list")])
 async def test_a_view_that_may_be_old_is_called_so(api, milena, command):
     api.add_topic("flights")
