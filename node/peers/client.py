@@ -235,7 +235,7 @@ class PeerClient:
         if not link.is_open:
             self._log_unreachable(node_id, channel, link.failure)
             raise PeerUnreachableError(f"node {node_id} cannot be reached: {link.failure}")
-        log.info("peer reached node_id=%d channel=%s", node_id, channel)
+        log.info("peer reached node_id=%d channel=%s", link.peer_id, channel)
         self._unreachable.pop((node_id, channel), None)
         return link
 
@@ -245,6 +245,9 @@ class PeerClient:
         is_known = self._unreachable.get(key) == reason
         self._unreachable[key] = reason
         level = logging.DEBUG if is_known else logging.WARNING
+        if self._is_anyone:
+            log.log(level, "peer unreachable channel=%s reason=%s", channel, reason)
+            return
         log.log(level, "peer unreachable node_id=%d channel=%s reason=%s", *key, reason)
 
     async def _connect(self, link: CallerLink, host: str, port: int) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 import struct
 from typing import TYPE_CHECKING
 
@@ -109,6 +110,27 @@ async def test_a_call_carries_fields_and_body_both_ways():
         )
         assert fields == {"a": [1, "x", b"\xff", None], "from": 2}
         assert body == b"abcd"
+
+
+async def test_a_node_that_joins_logs_the_id_of_the_node_that_it_found(caplog):
+    async with Pair() as pair:
+        pair.server.register("echo", echo)
+        joining = PeerClient(
+            identity=lambda: identity(2),
+            secret=SECRET,
+            resolve=lambda _: pair.address,
+            is_anyone=True,
+        )
+        with caplog.at_level(logging.INFO, logger="milena.peer"):
+            there, pair.address = pair.address, ("127.0.0.1", 1)
+            with pytest.raises(PeerUnreachableError):
+                await joining.call(0, "echo", {}, [], timeout_ms=SECONDS)
+            pair.address = there
+            await joining.call(0, "echo", {}, [], timeout_ms=SECONDS)
+            await joining.close()
+        told = [record.getMessage() for record in caplog.records]
+        assert any(line.startswith("peer reached node_id=1 ") for line in told)
+        assert not any("node_id=0" in line for line in told)
 
 
 async def test_large_bodies_arrive_whole():
