@@ -55,9 +55,10 @@ CALL_S = 2.0
 
 
 class KafkaRefusedError(Exception):
-    """A call of a transaction failed, and it certainly had no effect on what is committed.
+    """A call of a producer failed.
 
-    ``is_over``: whether the producer can do nothing more, because another one has its transactional id.
+    ``is_over``: whether the producer can do nothing more, mostly because another one has its transactional id. If not,
+    the transaction is not committed, and can be aborted.
     """
 
     def __init__(self, error: object, *, is_over: bool) -> None:
@@ -102,8 +103,15 @@ class KafkaProducer(KafkaClient):
     async def write(
         self, topic: str, partition: int, records: Sequence[tuple[str, Value]]
     ) -> list[Receipt]:
-        """Write (key, value) pairs, all before the first one is acknowledged; return one receipt each."""
-        return await self._call(self._write, topic, partition, records)
+        """Write (key, value) pairs, all before the first one is acknowledged; return one receipt each.
+
+        Raises:
+            KafkaRefusedError: the producer can do nothing more. What became of the records is unknown.
+        """
+        try:
+            return await self._call(self._write, topic, partition, records)
+        except KafkaException as error:
+            raise KafkaRefusedError(error, is_over=True) from error
 
     def _write(
         self, topic: str, partition: int, records: Sequence[tuple[str, Value]]
@@ -127,7 +135,7 @@ class KafkaProducer(KafkaClient):
                     partition,
                     on_delivery=functools.partial(on_delivery, place),
                 )
-            except (BufferError, KafkaException) as error:
+            except BufferError as error:
                 receipts[place:] = [Receipt(Outcome.FAILED, error=str(error)[:80])] * (
                     len(records) - place
                 )

@@ -15,7 +15,7 @@ from tests.chaos.adapter import Adapter, Receipt, Value, merge
 from tests.chaos.cluster import Cluster
 from tests.chaos.drafts import Programs
 from tests.chaos.history import ANY_NODE, Ended, History, Outcome, View, Write
-from tests.chaos.kafka_clients import KafkaProducer
+from tests.chaos.kafka_clients import KafkaProducer, KafkaRefusedError
 from tests.chaos.kafka_programs import KafkaPages, KafkaTransactors
 from tests.chaos.reading import READ_WAIT_MS, RETRY_AFTER_S, PageReader, make_value
 from tests.chaos.setup import PLACES, Client, Setup
@@ -91,7 +91,11 @@ class WorkloadRunner:
             while not self._programs.is_stopping:
                 key, count = rng.choice(keys), rng.randint(1, workload.records_per_request_max)
                 if producer is not None:
-                    await self.write_to_kafka(producer, key, partition, count)
+                    try:
+                        await self.write_to_kafka(producer, key, partition, count)
+                    except KafkaRefusedError:
+                        producer.close()
+                        producer = KafkaProducer(self._servers)
                 else:
                     acks = rng.choice(workload.acks)
                     receipts = await self.write(key, partition, at, count, acks)
@@ -106,7 +110,11 @@ class WorkloadRunner:
     async def write_to_kafka(
         self, producer: KafkaProducer, key: str, partition: int, count: int
     ) -> None:
-        """Write the next ``count`` records of a key with an idempotent producer, which repeats them by itself."""
+        """Write the next ``count`` records of a key with an idempotent producer, which repeats them by itself.
+
+        Raises:
+            KafkaRefusedError: the producer can do nothing more.
+        """
         names, values = self._next_records(key, count)
         topic, number = self._setup.located(View.PLAIN, partition)
         sent_s = self._history.now_s()

@@ -18,6 +18,7 @@ from tests.judge.cluster import Cluster
 from tests.judge.driver import Driver, Plan, plan
 from tests.judge.faults import Storm
 from tests.judge.known import KNOWN
+from tests.judge.paths.kafka import KafkaPath
 from tests.judge.rules import Finding, Verdicts
 from tests.judge.world import ADMIN
 
@@ -76,6 +77,7 @@ class Run:
         """Run episodes until the time is over."""
         self.transport = SocketTransport(self.cluster.addresses())
         self.driver = Driver(self.transport, sorted(self.cluster.nodes), self.verdicts)
+        self.driver.kafka = KafkaPath(self.cluster.kafka_servers())
         own = (("Authorization", ADMIN.authorization),)
         while not self.driver.cluster_id:
             asked = self.transport.exchange(1, [Request("GET", "/v3/clusters", own)])[0]

@@ -121,6 +121,14 @@ class Cluster:
         """Return host and port of each node's API."""
         return {number: node.address for number, node in self.nodes.items()}
 
+    def kafka_servers(self) -> str:
+        """Return the addresses of the listeners for Kafka clients."""
+        return ",".join(map(self._kafka_address, self.nodes.values()))
+
+    def _kafka_address(self, node: Node) -> str:
+        port = self.base_port + 200 + (0 if node.namespace else node.number)
+        return f"{node.address[0]}:{port}"
+
     def launch(self, number: int) -> None:
         """Start the process of a node."""
         node = self.nodes[number]
@@ -152,6 +160,8 @@ class Cluster:
             str(self.folder / "password"),
             "--retention-check-ms",
             "1000",
+            "--kafka-listen",
+            self._kafka_address(node),
             "--streams-max",
             "24",
             *self.options,

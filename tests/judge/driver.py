@@ -13,13 +13,14 @@ from tests.judge.checks import Checker
 from tests.judge.client import Request, Response
 from tests.judge.model import Fate, Model
 from tests.judge.paths.read import FORMATS
-from tests.judge.steps import CLOSED, STEPS, access, crowds, reads, topics, transactions
+from tests.judge.steps import CLOSED, STEPS, access, crowds, kafka, reads, topics, transactions
 from tests.judge.world import World
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from tests.judge.client import Transport
+    from tests.judge.paths.kafka import KafkaPath
     from tests.judge.rules import Verdicts
 
 
@@ -67,6 +68,7 @@ class Driver:
     nodes: Sequence[int]
     verdicts: Verdicts
     cluster_id: str = ""
+    kafka: KafkaPath | None = None
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
     contained: dict[int, float] = field(default_factory=dict)
@@ -81,7 +83,7 @@ class Driver:
             self.transport, self.nodes, model, self.verdicts, Checker(model, self.verdicts)
         )
         world.prefix, world.cluster_id, world.is_closed = prefix, self.cluster_id, episode.is_closed
-        world.is_stormy, world.sleep = episode.is_stormy, self.sleep
+        world.is_stormy, world.sleep, world.kafka = episode.is_stormy, self.sleep, self.kafka
         return world
 
     def prepare(self, episode: Plan, world: World) -> None:
@@ -157,6 +159,7 @@ class Driver:
                     reads.read_from(
                         world, rng, part, form, part.first(world.now), node=node, is_all=True
                     )
+                kafka.read_whole(world, rng, part)
                 reads.tail(world, rng, part, rng.choice(FORMATS))
                 reads.by_time(world, rng, part, rng.choice(FORMATS))
         self._atomic(world)

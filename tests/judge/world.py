@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from tests.judge.checks import Checker
     from tests.judge.model import Model, Topic
+    from tests.judge.paths.kafka import KafkaPath
     from tests.judge.rules import Verdicts
 
 UNSURE = frozenset({50311, 50401})  # codes that leave a write's fate open
@@ -53,6 +54,8 @@ class World:
     verdicts: Verdicts
     checker: Checker
     cluster_id: str = ""
+    kafka: KafkaPath | None = None
+    """None if the cluster has no listener for Kafka clients."""
     prefix: str = "t"
     is_closed: bool = False
     callers: dict[str, Caller] = field(default_factory=dict)
@@ -71,6 +74,11 @@ class World:
     def check(self, rule: str, is_kept: bool, path: str, expected: object, got: object) -> bool:
         """Count a check of a rule; add a finding if the rule is broken."""
         return self.verdicts.check(rule, is_kept, path, expected, got)
+
+    def count(self, status: str) -> None:
+        """Count a response."""
+        with self.lock:
+            self.statuses[status] = self.statuses.get(status, 0) + 1
 
     def ask(
         self,
@@ -112,8 +120,7 @@ class World:
     def _judge(self, mark: str, request: Request, answer: Response | Lost, node: int) -> None:
         where = f"{request.method} {request.target} ({request.quirks}) at {node}"
         status = "lost" if isinstance(answer, Lost) else str(answer.status)
-        with self.lock:
-            self.statuses[status] = self.statuses.get(status, 0) + 1
+        self.count(status)
         if isinstance(answer, Lost):
             return
         check = self.verdicts.check

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tests.judge.client import Lost, Request, Response
 from tests.judge.paths.read import FORM
-from tests.judge.steps import reads
+from tests.judge.steps import kafka, reads
 from tests.judge.world import World, body_of, code_of, is_unsure
 
 if TYPE_CHECKING:
@@ -50,9 +50,8 @@ def offsets(world: World, rng: random.Random) -> None:
     commits = _Commits(f"{world.prefix}-g{next(world.numbers)}", topic)
     for _ in range(rng.randint(2, 5)):
         part = rng.choice(topic.partitions)
-        rng.choice((_commit, _commit, _commit_in_transaction, _reset, _commit_read))(
-            world, rng, commits, part
-        )
+        ways = (_commit, _commit, _commit_in_transaction, _reset, _commit_read, _commit_by_kafka)
+        rng.choice(ways)(world, rng, commits, part)
         _ask_committed(world, rng, commits)
         _ask_lag(world, rng, commits)
 
@@ -68,6 +67,13 @@ def _send_commit(
     body = {"offsets": [{"topic": part.topic.name, "partition": part.number, "offset": value}]}
     answer = world.ask(rng, world.json("POST", f"/groups/{commits.group}/offsets", body))
     commits.note(part.number, value, answer, "commit")
+
+
+def _commit_by_kafka(world: World, rng: random.Random, commits: _Commits, part: Partition) -> None:
+    if world.kafka is not None:
+        value = rng.randint(0, part.end_floor(world.now))
+        answer = kafka.commit(world, world.kafka, commits.group, part, value)
+        commits.note(part.number, value, answer, "by kafka")
 
 
 def _commit_read(world: World, rng: random.Random, commits: _Commits, part: Partition) -> None:
@@ -114,6 +120,11 @@ def _reset(world: World, rng: random.Random, commits: _Commits, part: Partition)
 
 
 def _ask_committed(world: World, rng: random.Random, commits: _Commits) -> None:
+    if world.kafka is not None and rng.random() < 0.3:
+        values = kafka.committed(world, world.kafka, commits.group, commits.topic)
+        for number, value in enumerate(values or ()):
+            _judge_committed(world, commits, number, value, f"kafka committed of {commits.group}")
+        return
     target = rng.choice((f"/groups/{commits.group}/offsets", f"/groups/{commits.group}"))
     answer = world.ask(rng, Request("GET", target))
     if isinstance(answer, Lost) or answer.status >= 429:
@@ -122,16 +133,17 @@ def _ask_committed(world: World, rng: random.Random, commits: _Commits) -> None:
     for part in commits.topic.partitions:
         item = told.get(str(part.number))
         value = None if item is None else item["offset"]
-        may = commits.maybe(part.number)
-        world.check(
-            "J-commit",
-            value in may,
-            f"{target} at node {answer.node}",
-            f"{part.name}: {may}",
-            f"{value} after {commits.history}",
-        )
-        if value in may:
-            commits.values[part.number] = value
+        _judge_committed(world, commits, part.number, value, f"{target} at node {answer.node}")
+
+
+def _judge_committed(
+    world: World, commits: _Commits, number: int, value: int | None, where: str
+) -> None:
+    may, name = commits.maybe(number), commits.topic.partitions[number].name
+    got = f"{value} after {commits.history}"
+    world.check("J-commit", value in may, where, f"{name}: {may}", got)
+    if value in may:
+        commits.values[number] = value
 
 
 def _ask_lag(world: World, rng: random.Random, commits: _Commits) -> None:

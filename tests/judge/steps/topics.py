@@ -38,14 +38,14 @@ def create(
     if isinstance(answer, Response) and (
         answer.status == 201 or (is_new and code_of(answer) == 40002)
     ):
-        _ask(world, rng, name, 200)
+        ask(world, rng, name, 200)
         if is_new and answer.status == 201 and "is_prepared" in world.notes:
             world.notes.setdefault("created", []).append(name)
         return world.model.create(name, partitions, is_shared=is_shared)
     return None
 
 
-def _ask(world: World, rng: random.Random, name: str, wanted: int) -> None:
+def ask(world: World, rng: random.Random, name: str, wanted: int) -> None:
     """Request a topic from any node: it must know a topic that another node has just created."""
     target = rng.choice((f"/topics/{name}", f"/v3/clusters/{world.cluster_id}/topics/{name}"))
     answer = world.ask(rng, Request("GET", target))
@@ -117,7 +117,7 @@ def recreate(world: World, rng: random.Random) -> None:
     )
     if not isinstance(gone, Response) or gone.status not in (204, 404):
         return
-    _ask(world, rng, name, 404)
+    ask(world, rng, name, 404)
     second = create(world, rng, name, is_shared=False, most=1)
     if second is None:
         return
