@@ -1,15 +1,16 @@
 """Requests and responses about access: the mode, users, tokens and access control entries."""
 
 from http_api.shapes.blocks import (
+    Optional,
     Schema,
-    Shape,
+    answer,
     boolean,
     choice,
     constant,
     count,
-    fields,
     listing,
     nullable,
+    request,
     text,
 )
 from http_api.shapes.v3 import ITEM_METADATA, LIST_METADATA
@@ -24,66 +25,42 @@ _NOTE_LENGTH_MAX = 255
 _PASSWORD: Schema = text("8 to 1024 printable characters", minLength=8, maxLength=1024)
 GRANTS_MAX = 100
 
-ACCESS = Shape(
+ACCESS = answer(
     "Access",
-    fields(
-        {
-            "mode": _MODE,
-            "version": count("grows with every change of users, tokens, entries and the mode"),
-            "principal": text("who asks"),
-            "user": nullable(text("the user that this is, or whose token it is")),
-            "token_id": nullable(text()),
-            "is_superuser": boolean("may do everything"),
-        }
-    ),
+    mode=_MODE,
+    version=count("grows with every change of users, tokens, entries and the mode"),
+    principal=text("who asks"),
+    user=nullable(text("the user that this is, or whose token it is")),
+    token_id=nullable(text()),
+    is_superuser=boolean("may do everything"),
 )
-ACCESS_CHANGE = Shape(
-    "AccessChangeIn", fields({"mode": _MODE}, is_closed=True), {"mode": "required"}
-)
+ACCESS_CHANGE = request("AccessChangeIn", {"mode": "required"}, mode=_MODE)
 
-USER = Shape(
+USER = answer(
     "User",
-    fields(
-        {
-            "name": text(),
-            "is_superuser": boolean(),
-            "password_count": count("two while one of them is on its way out"),
-            "token_count": count("how many tokens speak for it: they outlive its password"),
-        }
-    ),
+    name=text(),
+    is_superuser=boolean(),
+    password_count=count("two while one of them is on its way out"),
+    token_count=count("how many tokens speak for it: they outlive its password"),
 )
-USERS = Shape(
-    "Users",
-    fields({"total": count("of all that fit"), "users": listing(USER, "those of the page")}),
-)
-USER_CHANGE = Shape(
+USERS = answer("Users", total=count("of all that fit"), users=listing(USER, "those of the page"))
+USER_CHANGE = request(
     "UserChangeIn",
-    fields(
-        {},
-        {
-            "password": nullable(_PASSWORD),
-            "is_superuser": nullable(boolean("absent: as it is; of a new user, no")),
-            "keep_previous": nullable(
-                boolean("the password before stays good, too, until the next change")
-            ),
-            "revoke_tokens": nullable(boolean("the user's tokens are deleted; absent: they stay")),
-        },
-        is_closed=True,
-    ),
     {"password": "correct horse battery"},
+    password=Optional(nullable(_PASSWORD)),
+    is_superuser=Optional(nullable(boolean("absent: as it is; of a new user, no"))),
+    keep_previous=Optional(
+        nullable(boolean("the password before stays good, too, until the next change"))
+    ),
+    revoke_tokens=Optional(nullable(boolean("the user's tokens are deleted; absent: they stay"))),
 )
 
-GRANT = Shape(
+GRANT = request(
     "Grant",
-    fields(
-        {
-            "resource_type": _RESOURCE_TYPE,
-            "name": text("of the resource, or what it begins with", minLength=1),
-            "operations": listing(_OPERATION),
-        },
-        {"pattern_type": _PATTERN_TYPE},
-        is_closed=True,
-    ),
+    resource_type=_RESOURCE_TYPE,
+    name=text("of the resource, or what it begins with", minLength=1),
+    operations=listing(_OPERATION),
+    pattern_type=Optional(_PATTERN_TYPE),
 )
 _TOKEN = {
     "token_id": text(),
@@ -94,31 +71,22 @@ _TOKEN = {
     "expires_ms": nullable(count("null: never")),
     "parent": nullable(text("the token that made it, and with which it is deleted")),
 }
-TOKEN = Shape("Token", fields(_TOKEN))
-TOKENS = Shape(
-    "Tokens",
-    fields({"total": count("of all that fit"), "tokens": listing(TOKEN, "those of the page")}),
+TOKEN = answer("Token", **_TOKEN)
+TOKENS = answer(
+    "Tokens", total=count("of all that fit"), tokens=listing(TOKEN, "those of the page")
 )
-NEW_TOKEN = Shape(
+NEW_TOKEN = request(
     "NewTokenIn",
-    fields(
-        {},
-        {
-            "note": nullable(text("for people", maxLength=_NOTE_LENGTH_MAX)),
-            "lifetime_ms": nullable(count("absent: it has no end", least=1)),
-            "grants": nullable(listing(GRANT, maxItems=GRANTS_MAX)),
-        },
-        is_closed=True,
-    ),
     {
         "note": "nightly job",
         "lifetime_ms": 86_400_000,
         "grants": [{"resource_type": "TOPIC", "name": "orders", "operations": ["READ"]}],
     },
+    note=Optional(nullable(text("for people", maxLength=_NOTE_LENGTH_MAX))),
+    lifetime_ms=Optional(nullable(count("absent: it has no end", least=1))),
+    grants=Optional(nullable(listing(GRANT, maxItems=GRANTS_MAX))),
 )
-TOKEN_MADE = Shape(
-    "TokenMade", fields({**_TOKEN, "token": text("what is to be sent; shown only here")})
-)
+TOKEN_MADE = answer("TokenMade", **_TOKEN, token=text("what is to be sent; shown only here"))
 
 _ACL = {
     "resource_type": _RESOURCE_TYPE,
@@ -138,25 +106,12 @@ _EXAMPLE_ACL = {
     "operation": "READ",
     "permission": "ALLOW",
 }
-NEW_ACL = Shape("NewAclIn", fields(_ACL, is_closed=True), _EXAMPLE_ACL)
-NEW_ACLS = Shape(
-    "NewAclsIn",
-    fields({"data": listing(NEW_ACL, maxItems=1_000)}, is_closed=True),
-    {"data": [_EXAMPLE_ACL]},
+NEW_ACL = request("NewAclIn", _EXAMPLE_ACL, **_ACL)
+NEW_ACLS = request("NewAclsIn", {"data": [_EXAMPLE_ACL]}, data=listing(NEW_ACL, maxItems=1_000))
+ACL = answer(
+    "KafkaAcl", kind=constant("KafkaAcl"), metadata=ITEM_METADATA, cluster_id=text(), **_ACL
 )
-ACL = Shape(
-    "KafkaAcl",
-    fields(
-        {
-            "kind": constant("KafkaAcl"),
-            "metadata": ITEM_METADATA,
-            "cluster_id": text(),
-            **_ACL,
-        }
-    ),
+ACLS = answer(
+    "KafkaAclList", kind=constant("KafkaAclList"), metadata=LIST_METADATA, data=listing(ACL)
 )
-ACLS = Shape(
-    "KafkaAclList",
-    fields({"kind": constant("KafkaAclList"), "metadata": LIST_METADATA, "data": listing(ACL)}),
-)
-ACLS_REMOVED = Shape("KafkaAclsRemoved", fields({"data": listing(ACL)}))
+ACLS_REMOVED = answer("KafkaAclsRemoved", data=listing(ACL))

@@ -112,22 +112,39 @@ def mapping(values: Part, description: str = "") -> Schema:
     return _described({"type": "object", "additionalProperties": values}, description)
 
 
-def fields(
-    required: Mapping[str, Part],
-    optional: Mapping[str, Part] | None = None,
-    *,
-    is_closed: bool = False,
-) -> Schema:
-    """An object with these fields. ``is_closed``: other fields are refused, as in requests. Responses stay open."""
-    schema: dict[str, SchemaPart] = {
-        "type": "object",
-        "properties": {**required, **(optional or {})},
-    }
-    if required:
-        schema["required"] = list(required)
-    if is_closed:
-        schema["additionalProperties"] = False
-    return schema
+@dataclass(frozen=True, slots=True)
+class Optional:
+    """A field of an object that may be left out."""
+
+    part: Part
+
+
+def optionals(parts: Mapping[str, Part]) -> dict[str, Optional]:
+    """Fields of which each may be left out."""
+    return {name: Optional(part) for name, part in parts.items()}
+
+
+def fields(**parts: Part | Optional) -> Schema:
+    """An object with these fields."""
+    properties = {n: p.part if isinstance(p, Optional) else p for n, p in parts.items()}
+    schema: dict[str, SchemaPart] = {"type": "object", "properties": properties}
+    required = [name for name, part in parts.items() if not isinstance(part, Optional)]
+    return {**schema, "required": required} if required else schema
+
+
+def closed_fields(**parts: Part | Optional) -> Schema:
+    """An object with these fields, and no others."""
+    return {**fields(**parts), "additionalProperties": False}
+
+
+def answer(name: str, example: Json = None, /, **parts: Part | Optional) -> Shape:
+    """A response with these fields. It stays open: a later release may add some."""
+    return Shape(name, fields(**parts), example)
+
+
+def request(name: str, example: Json = None, /, **parts: Part | Optional) -> Shape:
+    """A request with these fields. Others are refused."""
+    return Shape(name, closed_fields(**parts), example)
 
 
 def _described(schema: dict[str, SchemaPart], description: str) -> Schema:

@@ -2,17 +2,20 @@
 
 from http_api.shapes.blocks import (
     TOTAL,
+    Optional,
     Part,
     Schema,
     Shape,
+    answer,
     boolean,
     choice,
+    closed_fields,
     count,
-    fields,
     integer,
     listing,
     mapping,
     nullable,
+    request,
     text,
 )
 
@@ -22,293 +25,240 @@ _TOPIC: Schema = text(minLength=1)
 
 _WORD_OR_NUMBER: Schema = {"type": ["integer", "string", "null"]}
 _WORD_OR_BOOLEAN: Schema = {"type": ["boolean", "string", "null"]}
-NEW_CONSUMER = Shape(
+NEW_CONSUMER = answer(
     "ConsumerIn",
-    fields(
-        {},
-        {
-            "name": nullable(text("absent: the consumer is given one", minLength=1, maxLength=255)),
-            "format": {
-                "description": "`binary` (default), `json` or `text`: how its records are written",
-                "type": ["string", "null"],
-            },
-            "auto.offset.reset": {
-                "description": "where it begins where nothing is committed: `latest` (default, and committed at once), "
-                "`earliest` or `none`",
-                "type": ["string", "null"],
-            },
-            "auto.commit.enable": {
-                **_WORD_OR_BOOLEAN,
-                "description": "commit what was delivered by itself; default true",
-            },
-            "enable.auto.commit": {**_WORD_OR_BOOLEAN, "description": "the same"},
-            "commit.offsets": {
-                "description": "what the `offset` of a commit names: `last`, the last record that was read (as in "
-                "Confluent's proxy), or `next`, the next one to read (as in Strimzi's bridge); default: the node's "
-                "`rest_commit_offsets`",
-                "type": ["string", "null"],
-            },
-            "isolation.level": nullable(text("`read_committed`, and there is no other")),
-            "fetch.min.bytes": {
-                **_WORD_OR_NUMBER,
-                "description": "a call waits for so many bytes; default 1; -1: until its time is up",
-            },
-            "consumer.request.timeout.ms": {
-                **_WORD_OR_NUMBER,
-                "description": "how long a call waits when there is nothing; default 1000",
-            },
-        },
-    ),
     {
         "name": "c1",
         "format": "json",
         "auto.offset.reset": "earliest",
         "auto.commit.enable": "false",
     },
+    name=Optional(nullable(text("absent: the consumer is given one", minLength=1, maxLength=255))),
+    format=Optional(
+        {
+            "description": "`binary` (default), `json` or `text`: how its records are written",
+            "type": ["string", "null"],
+        }
+    ),
+    **{
+        "auto.offset.reset": Optional(
+            {
+                "description": "where it begins where nothing is committed: `latest` (default, and committed at once), "
+                "`earliest` or `none`",
+                "type": ["string", "null"],
+            }
+        )
+    },
+    **{
+        "auto.commit.enable": Optional(
+            {
+                **_WORD_OR_BOOLEAN,
+                "description": "commit what was delivered by itself; default true",
+            }
+        )
+    },
+    **{"enable.auto.commit": Optional({**_WORD_OR_BOOLEAN, "description": "the same"})},
+    **{
+        "commit.offsets": Optional(
+            {
+                "description": "what the `offset` of a commit names: `last`, the last record that was read (as in "
+                "Confluent's proxy), or `next`, the next one to read (as in Strimzi's bridge); default: the node's "
+                "`rest_commit_offsets`",
+                "type": ["string", "null"],
+            }
+        )
+    },
+    **{"isolation.level": Optional(nullable(text("`read_committed`, and there is no other")))},
+    **{
+        "fetch.min.bytes": Optional(
+            {
+                **_WORD_OR_NUMBER,
+                "description": "a call waits for so many bytes; default 1; -1: until its time is up",
+            }
+        )
+    },
+    **{
+        "consumer.request.timeout.ms": Optional(
+            {
+                **_WORD_OR_NUMBER,
+                "description": "how long a call waits when there is nothing; default 1000",
+            }
+        )
+    },
 )
-CONSUMER = Shape(
+CONSUMER = answer(
     "Consumer",
-    fields(
-        {
-            "instance_id": text("its name"),
-            "base_uri": text("what its paths begin with", format="uri"),
-        }
-    ),
+    instance_id=text("its name"),
+    base_uri=text("what its paths begin with", format="uri"),
 )
 
-SUBSCRIBE = Shape(
+SUBSCRIBE = request(
     "SubscriptionIn",
-    fields(
-        {},
-        {
-            "topics": nullable(listing(_TOPIC, "they need not exist yet", maxItems=1000)),
-            "topic_pattern": nullable(
-                text("a regular expression that whole names of topics match")
-            ),
-        },
-        is_closed=True,
-    ),
     {"topics": ["orders"]},
+    topics=Optional(nullable(listing(_TOPIC, "they need not exist yet", maxItems=1000))),
+    topic_pattern=Optional(nullable(text("a regular expression that whole names of topics match"))),
 )
-SUBSCRIPTION = Shape(
+SUBSCRIPTION = answer(
     "Subscription",
-    fields(
-        {
-            "topics": listing(text()),
-            "partitions": listing(
-                mapping(listing(count())), "what is assigned to it now, an object a topic"
-            ),
-        },
-        {"topic_pattern": text("when it subscribed to one")},
-    ),
+    topics=listing(text()),
+    partitions=listing(mapping(listing(count())), "what is assigned to it now, an object a topic"),
+    topic_pattern=Optional(text("when it subscribed to one")),
 )
 
-PARTITION_IN = Shape("PartitionIn", fields({"topic": _TOPIC, "partition": count()}, is_closed=True))
-PARTITIONS_IN = Shape(
+PARTITION_IN = request("PartitionIn", topic=_TOPIC, partition=count())
+PARTITIONS_IN = request(
     "PartitionsIn",
-    fields({"partitions": listing(PARTITION_IN, maxItems=10_000)}, is_closed=True),
     {"partitions": [{"topic": "orders", "partition": 0}]},
+    partitions=listing(PARTITION_IN, maxItems=10_000),
 )
-ASSIGNMENTS = Shape(
-    "Assignments",
-    fields(
-        {
-            "partitions": listing(
-                Shape("AssignedPartition", fields({"topic": text(), "partition": count()}))
-            )
-        }
-    ),
+ASSIGNMENTS = answer(
+    "Assignments", partitions=listing(answer("AssignedPartition", topic=text(), partition=count()))
 )
 
 _METADATA = nullable(text("kept with a commit; at most 4096 bytes"))
-POSITION_IN = Shape(
+POSITION_IN = request(
     "PositionIn",
-    fields(
-        {"topic": _TOPIC, "partition": count(), "offset": count("of the next record to read")},
-        {"metadata": _METADATA},
-        is_closed=True,
-    ),
+    topic=_TOPIC,
+    partition=count(),
+    offset=count("of the next record to read"),
+    metadata=Optional(_METADATA),
 )
-TIME_IN = Shape(
+TIME_IN = request(
     "TimePositionIn",
-    fields(
-        {
-            "topic": _TOPIC,
-            "partition": count(),
-            "timestamp": {
-                "description": "the first record at or after it: ms since 1970, or ISO-8601",
-                "type": ["integer", "string"],
-            },
-        },
-        {"metadata": _METADATA},
-        is_closed=True,
-    ),
+    topic=_TOPIC,
+    partition=count(),
+    timestamp={
+        "description": "the first record at or after it: ms since 1970, or ISO-8601",
+        "type": ["integer", "string"],
+    },
+    metadata=Optional(_METADATA),
 )
-POSITIONS = Shape(
+POSITIONS = request(
     "PositionsIn",
-    fields(
-        {},
-        {
-            "offsets": nullable(listing(POSITION_IN, maxItems=10_000)),
-            "timestamps": nullable(listing(TIME_IN, maxItems=10_000)),
-        },
-        is_closed=True,
-    ),
     {"offsets": [{"topic": "orders", "partition": 0, "offset": 17}]},
+    offsets=Optional(nullable(listing(POSITION_IN, maxItems=10_000))),
+    timestamps=Optional(nullable(listing(TIME_IN, maxItems=10_000))),
 )
 
 CONSUMER_COMMIT_ITEM = Shape(
     "ConsumerCommitItem",
     {
-        **fields(
-            {"topic": _TOPIC, "partition": count()},
-            {
-                "offset": count(
+        **closed_fields(
+            topic=_TOPIC,
+            partition=count(),
+            offset=Optional(
+                count(
                     "under `offsets`: of the last record read; under `partitions`: of the next one"
-                ),
-                "next_offset": count("of the next record to read, under either name"),
-                "metadata": _METADATA,
-            },
-            is_closed=True,
+                )
+            ),
+            next_offset=Optional(count("of the next record to read, under either name")),
+            metadata=Optional(_METADATA),
         ),
         "anyOf": [{"required": ["offset"]}, {"required": ["next_offset"]}],
     },
 )
-CONSUMER_COMMIT = Shape(
+CONSUMER_COMMIT = request(
     "ConsumerCommitIn",
-    fields(
-        {},
-        {
-            "offsets": nullable(
-                listing(CONSUMER_COMMIT_ITEM, "`offset` N commits N+1", maxItems=10_000)
-            ),
-            "partitions": nullable(
-                listing(CONSUMER_COMMIT_ITEM, "`offset` N commits N", maxItems=10_000)
-            ),
-        },
-        is_closed=True,
-    ),
     {"offsets": [{"topic": "orders", "partition": 0, "offset": 16}]},
+    offsets=Optional(
+        nullable(listing(CONSUMER_COMMIT_ITEM, "`offset` N commits N+1", maxItems=10_000))
+    ),
+    partitions=Optional(
+        nullable(listing(CONSUMER_COMMIT_ITEM, "`offset` N commits N", maxItems=10_000))
+    ),
 )
-CONSUMER_OFFSETS = Shape(
+CONSUMER_OFFSETS = answer(
     "ConsumerOffsets",
-    fields(
-        {
-            "offsets": listing(
-                Shape(
-                    "ConsumerOffset",
-                    fields(
-                        {
-                            "topic": text(),
-                            "partition": count(),
-                            "offset": count(
-                                "of the next record that the group will read; -1: it has committed none",
-                                least=-1,
-                            ),
-                            "metadata": text(),
-                        }
-                    ),
-                ),
-                "of the partitions that were asked for, in their order",
-            )
-        }
+    offsets=listing(
+        answer(
+            "ConsumerOffset",
+            topic=text(),
+            partition=count(),
+            offset=count(
+                "of the next record that the group will read; -1: it has committed none",
+                least=-1,
+            ),
+            metadata=text(),
+        ),
+        "of the partitions that were asked for, in their order",
     ),
 )
 
 # -- groups, native ----------------------------------------------------------------------------------------------------
 
-TOPIC_PARTITIONS_IN = Shape(
-    "TopicPartitionsIn", fields({"topic": _TOPIC, "partitions": listing(count())}, is_closed=True)
-)
-HEARTBEAT = Shape(
+TOPIC_PARTITIONS_IN = request("TopicPartitionsIn", topic=_TOPIC, partitions=listing(count()))
+HEARTBEAT = request(
     "HeartbeatIn",
-    fields(
-        {"member_epoch": integer("0 joins, -1 leaves, else the one last heard", minimum=-1)},
-        {
-            "member_id": nullable(
-                text("absent: a member that joins is given one", minLength=1, maxLength=255)
-            ),
-            "instance_id": nullable(
-                text("names the member across restarts of its process", minLength=1, maxLength=255)
-            ),
-            "client_id": nullable(text("for people", maxLength=255)),
-            "topics": nullable(listing(_TOPIC, "absent: as before", maxItems=1000)),
-            "pattern": nullable(
-                text("a regular expression that whole names of topics match", maxLength=1024)
-            ),
-            "assignor": nullable(
-                choice("sticky", "range", "roundrobin", description="default sticky")
-            ),
-            "session_timeout_ms": nullable(
-                integer("without a heartbeat for so long it is out", minimum=1000, maximum=300_000)
-            ),
-            "rebalance_timeout_ms": nullable(
-                count("how long it may take to give partitions back; default 60000", least=1)
-            ),
-            "owned": nullable(
-                listing(
-                    TOPIC_PARTITIONS_IN,
-                    "what it works on: says what it has given back; absent: as before",
-                )
-            ),
-        },
-        is_closed=True,
-    ),
     {"member_epoch": 0, "topics": ["orders"], "owned": []},
-)
-_TOPIC_PARTITIONS = listing(
-    Shape("TopicPartitions", fields({"topic": text(), "partitions": listing(count())}))
-)
-HEARTBEAT_ANSWER = Shape(
-    "HeartbeatAnswer",
-    fields(
-        {
-            "member_id": text(),
-            "member_epoch": integer("the generation that it has reached; -1: it has left"),
-            "generation": count("grows with each rebalance"),
-            "heartbeat_interval_ms": count("when to come again"),
-            "assignment": _TOPIC_PARTITIONS,
-            "pending": _TOPIC_PARTITIONS,
-        }
+    member_epoch=integer("0 joins, -1 leaves, else the one last heard", minimum=-1),
+    member_id=Optional(
+        nullable(text("absent: a member that joins is given one", minLength=1, maxLength=255))
     ),
+    instance_id=Optional(
+        nullable(
+            text("names the member across restarts of its process", minLength=1, maxLength=255)
+        )
+    ),
+    client_id=Optional(nullable(text("for people", maxLength=255))),
+    topics=Optional(nullable(listing(_TOPIC, "absent: as before", maxItems=1000))),
+    pattern=Optional(
+        nullable(text("a regular expression that whole names of topics match", maxLength=1024))
+    ),
+    assignor=Optional(
+        nullable(choice("sticky", "range", "roundrobin", description="default sticky"))
+    ),
+    session_timeout_ms=Optional(
+        nullable(
+            integer("without a heartbeat for so long it is out", minimum=1000, maximum=300_000)
+        )
+    ),
+    rebalance_timeout_ms=Optional(
+        nullable(count("how long it may take to give partitions back; default 60000", least=1))
+    ),
+    owned=Optional(
+        nullable(
+            listing(
+                TOPIC_PARTITIONS_IN,
+                "what it works on: says what it has given back; absent: as before",
+            )
+        )
+    ),
+)
+_TOPIC_PARTITIONS = listing(answer("TopicPartitions", topic=text(), partitions=listing(count())))
+HEARTBEAT_ANSWER = answer(
+    "HeartbeatAnswer",
+    member_id=text(),
+    member_epoch=integer("the generation that it has reached; -1: it has left"),
+    generation=count("grows with each rebalance"),
+    heartbeat_interval_ms=count("when to come again"),
+    assignment=_TOPIC_PARTITIONS,
+    pending=_TOPIC_PARTITIONS,
 )
 
-COMMIT_ITEM = Shape(
+COMMIT_ITEM = request(
     "CommitItem",
-    fields(
-        {"topic": _TOPIC, "partition": count(), "offset": count("of the next record to read")},
-        {
-            "leader_epoch": nullable(integer("of the record before it", minimum=-1)),
-            "metadata": _METADATA,
-        },
-        is_closed=True,
-    ),
+    topic=_TOPIC,
+    partition=count(),
+    offset=count("of the next record to read"),
+    leader_epoch=Optional(nullable(integer("of the record before it", minimum=-1))),
+    metadata=Optional(_METADATA),
 )
-COMMIT = Shape(
+COMMIT = request(
     "CommitIn",
-    fields(
-        {"offsets": listing(COMMIT_ITEM, "all of them, or none", maxItems=10_000)},
-        {
-            "member_id": nullable(text("absent: for a group without members")),
-            "member_epoch": nullable(integer("the member's", minimum=-1)),
-        },
-        is_closed=True,
-    ),
     {"offsets": [{"topic": "orders", "partition": 0, "offset": 17}]},
+    offsets=listing(COMMIT_ITEM, "all of them, or none", maxItems=10_000),
+    member_id=Optional(nullable(text("absent: for a group without members"))),
+    member_epoch=Optional(nullable(integer("the member's", minimum=-1))),
 )
 
 _OFFSETS = mapping(
     mapping(
-        Shape(
+        answer(
             "GroupOffset",
-            fields(
-                {
-                    "offset": count("of the next record to read"),
-                    "leader_epoch": integer("of the record before it; -1: not told"),
-                    "metadata": text(),
-                    "commit_timestamp": count("ms since 1970"),
-                }
-            ),
+            offset=count("of the next record to read"),
+            leader_epoch=integer("of the record before it; -1: not told"),
+            metadata=text(),
+            commit_timestamp=count("ms since 1970"),
         )
     ),
     "topic → partition → what is committed",
@@ -335,127 +285,85 @@ _MEMBER: dict[str, Part] = {
     "revoking": {**_TOPIC_PARTITIONS, "description": "what it has yet to give back"},
     "pending": {**_TOPIC_PARTITIONS, "description": "what others have yet to give back"},
 }
-GROUP = Shape(
-    "Group",
-    fields(
-        {**_HEAD, "members": listing(Shape("GroupMember", fields(_MEMBER))), "offsets": _OFFSETS}
-    ),
+GROUP = answer(
+    "Group", **_HEAD, members=listing(answer("GroupMember", **_MEMBER)), offsets=_OFFSETS
 )
-GROUPS = Shape(
+GROUPS = answer(
     "Groups",
-    fields(
-        {
-            "total": TOTAL,
-            "groups": listing(
-                Shape(
-                    "GroupSummary",
-                    fields(
-                        _HEAD,
-                        {
-                            "lag": nullable(
-                                count(
-                                    "what is left to read; null: not known; told where the list is sorted by it"
-                                )
-                            )
-                        },
-                    ),
-                ),
-                "by id, unless another order is asked for",
+    total=TOTAL,
+    groups=listing(
+        answer(
+            "GroupSummary",
+            **_HEAD,
+            lag=Optional(
+                nullable(
+                    count(
+                        "what is left to read; null: not known; told where the list is sorted by it"
+                    )
+                )
             ),
-        }
+        ),
+        "by id, unless another order is asked for",
     ),
 )
-MEMBER_PAGE = Shape(
+MEMBER_PAGE = answer(
     "GroupMembers",
-    fields(
-        {
-            **_HEAD,
-            "total": TOTAL,
-            "members": listing(
-                Shape(
-                    "GroupMemberSummary",
-                    fields(
-                        {
-                            **_MEMBER,
-                            "assignment_count": count("partitions"),
-                            "revoking_count": count("partitions"),
-                            "pending_count": count("partitions"),
-                        }
-                    ),
-                )
-            ),
-        }
+    **_HEAD,
+    total=TOTAL,
+    members=listing(
+        answer(
+            "GroupMemberSummary",
+            **_MEMBER,
+            assignment_count=count("partitions"),
+            revoking_count=count("partitions"),
+            pending_count=count("partitions"),
+        )
     ),
 )
-LAG_PAGE = Shape(
+LAG_PAGE = answer(
     "GroupLags",
-    fields(
-        {
-            **_HEAD,
-            "total": TOTAL,
-            "lags": listing(
-                Shape(
-                    "GroupLag",
-                    fields(
-                        {
-                            "topic": text(),
-                            "partition": count(),
-                            "offset": count("of the next record to read"),
-                            "end_offset": nullable(count("null: its leader does not answer")),
-                            "lag": nullable(
-                                count("what is left to read; null: not known, or behind the end")
-                            ),
-                            "member_id": nullable(
-                                text("the member that reads it; null: no member now")
-                            ),
-                            "commit_timestamp": count("ms since 1970"),
-                            "metadata": text(),
-                        }
-                    ),
-                )
-            ),
-        }
+    **_HEAD,
+    total=TOTAL,
+    lags=listing(
+        answer(
+            "GroupLag",
+            topic=text(),
+            partition=count(),
+            offset=count("of the next record to read"),
+            end_offset=nullable(count("null: its leader does not answer")),
+            lag=nullable(count("what is left to read; null: not known, or behind the end")),
+            member_id=nullable(text("the member that reads it; null: no member now")),
+            commit_timestamp=count("ms since 1970"),
+            metadata=text(),
+        )
     ),
 )
-GROUP_OFFSETS = Shape("GroupOffsets", fields({"group_id": text(), "offsets": _OFFSETS}))
+GROUP_OFFSETS = answer("GroupOffsets", group_id=text(), offsets=_OFFSETS)
 
-RESET_PREVIEW = Shape(
+RESET_PREVIEW = answer(
     "OffsetsResetPreview",
-    fields(
-        {
-            "group_id": text(),
-            "topic": text(),
-            "total": count("partitions of the topic"),
-            "partitions": listing(
-                Shape(
-                    "PartitionResetPreview",
-                    fields(
-                        {
-                            "partition": count(),
-                            "now": nullable(count("what is committed; null: nothing")),
-                            "then": count("what a reset would commit"),
-                        }
-                    ),
-                )
-            ),
-        }
+    group_id=text(),
+    topic=text(),
+    total=count("partitions of the topic"),
+    partitions=listing(
+        answer(
+            "PartitionResetPreview",
+            partition=count(),
+            now=nullable(count("what is committed; null: nothing")),
+            then=count("what a reset would commit"),
+        )
     ),
 )
-RESET = Shape(
+RESET = request(
     "OffsetsResetIn",
-    fields(
-        {
-            "topic": _TOPIC,
-            "to": {
-                "description": (
-                    "`earliest`, `latest`, an offset (taken into the readable range), or an ISO-8601 time: the first "
-                    "record at or after it"
-                ),
-                "anyOf": [choice("earliest", "latest"), count(), text()],
-            },
-        },
-        {"partitions": nullable(listing(count(), "absent: all of the topic"))},
-        is_closed=True,
-    ),
     {"topic": "orders", "to": "earliest"},
+    topic=_TOPIC,
+    to={
+        "description": (
+            "`earliest`, `latest`, an offset (taken into the readable range), or an ISO-8601 time: the first "
+            "record at or after it"
+        ),
+        "anyOf": [choice("earliest", "latest"), count(), text()],
+    },
+    partitions=Optional(nullable(listing(count(), "absent: all of the topic"))),
 )

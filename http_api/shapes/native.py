@@ -4,193 +4,138 @@ from http_api.shapes import v2
 from http_api.shapes.blocks import (
     TOTAL,
     Part,
-    Shape,
+    answer,
     anything,
     boolean,
     choice,
     constant,
     count,
-    fields,
     integer,
     listing,
     mapping,
     nullable,
     number,
+    optionals,
     text,
 )
 
-PRODUCER = Shape(
+PRODUCER = answer(
     "Producer",
-    fields(
-        {
-            "producer_id": count(),
-            "producer_epoch": count(),
-            "last_sequences": mapping(
-                mapping(count()), "topic → partition → last sequence, as far as leaders know"
-            ),
-        }
+    producer_id=count(),
+    producer_epoch=count(),
+    last_sequences=mapping(
+        mapping(count()), "topic → partition → last sequence, as far as leaders know"
     ),
 )
 
-_TRANSACTION_OFFSETS = Shape(
-    "TransactionOffsets", fields({"offsets": listing(v2.RECEIPT, "a receipt a record, in order")})
+_TRANSACTION_OFFSETS = answer(
+    "TransactionOffsets", offsets=listing(v2.RECEIPT, "a receipt a record, in order")
 )
-TRANSACTION_COMMITTED = Shape(
+TRANSACTION_COMMITTED = answer(
     "TransactionCommitted",
-    fields(
-        {
-            "committed": boolean("always true: what is not is an error"),
-            "visible": boolean("readers see it; otherwise they do soon, and certainly"),
-            "is_duplicate": boolean("it was committed before, under the same key"),
-            "writes": listing(_TRANSACTION_OFFSETS, "in the order of the request"),
-        }
-    ),
+    committed=boolean("always true: what is not is an error"),
+    visible=boolean("readers see it; otherwise they do soon, and certainly"),
+    is_duplicate=boolean("it was committed before, under the same key"),
+    writes=listing(_TRANSACTION_OFFSETS, "in the order of the request"),
 )
-TRANSACTION_BEGUN = Shape(
+TRANSACTION_BEGUN = answer(
     "TransactionBegun",
-    fields(
-        {
-            "transactional_id": text(),
-            "producer_id": count(),
-            "producer_epoch": count(),
-            "timeout_ms": count(),
-            "transaction": text("what writes give as `Milena-Transaction`"),
-            "visible": boolean(
-                "readers see the ends of the id's former transactions; otherwise they do soon, and certainly"
-            ),
-        }
+    transactional_id=text(),
+    producer_id=count(),
+    producer_epoch=count(),
+    timeout_ms=count(),
+    transaction=text("what writes give as `Milena-Transaction`"),
+    visible=boolean(
+        "readers see the ends of the id's former transactions; otherwise they do soon, and certainly"
     ),
 )
 _NEXT_EPOCH = count("of the id's next transaction, which this starts")
-SESSION_COMMITTED = Shape(
+SESSION_COMMITTED = answer(
     "SessionCommitted",
-    fields(
-        {
-            "committed": boolean("always true: what is not is an error"),
-            "visible": boolean("readers see it; otherwise they do soon, and certainly"),
-            "next_epoch": _NEXT_EPOCH,
-        }
-    ),
+    committed=boolean("always true: what is not is an error"),
+    visible=boolean("readers see it; otherwise they do soon, and certainly"),
+    next_epoch=_NEXT_EPOCH,
 )
-SESSION_ABORTED = Shape(
+SESSION_ABORTED = answer(
     "SessionAborted",
-    fields(
-        {
-            "aborted": boolean("always true"),
-            "visible": boolean("readers pass over it; otherwise they do soon, and certainly"),
-            "next_epoch": _NEXT_EPOCH,
-        }
-    ),
+    aborted=boolean("always true"),
+    visible=boolean("readers pass over it; otherwise they do soon, and certainly"),
+    next_epoch=_NEXT_EPOCH,
 )
-OPEN_TRANSACTIONS = Shape(
+OPEN_TRANSACTIONS = answer(
     "OpenTransactions",
-    fields(
-        {
-            "total": TOTAL,
-            "transactions": listing(
-                Shape(
-                    "OpenTransaction",
-                    fields(
-                        {
-                            "producer_id": count(),
-                            "producer_epoch": count(),
-                            "transactional_id": nullable(text("null: it is forgotten")),
-                            "state": choice("open", "ending"),
-                            "began_ms": count("of its first record"),
-                            "timeout_ms": count("after that it is aborted"),
-                            "partition_count": count(),
-                            "partitions": listing(
-                                Shape(
-                                    "OpenTransactionPart",
-                                    fields(
-                                        {
-                                            "topic": text(),
-                                            "partition": count(),
-                                            "first_offset": count("where committed reading ends"),
-                                            "records": count(),
-                                            "leader": count(),
-                                        }
-                                    ),
-                                )
-                            ),
-                        }
-                    ),
-                ),
-                "the oldest first, unless another order is asked for",
+    total=TOTAL,
+    transactions=listing(
+        answer(
+            "OpenTransaction",
+            producer_id=count(),
+            producer_epoch=count(),
+            transactional_id=nullable(text("null: it is forgotten")),
+            state=choice("open", "ending"),
+            began_ms=count("of its first record"),
+            timeout_ms=count("after that it is aborted"),
+            partition_count=count(),
+            partitions=listing(
+                answer(
+                    "OpenTransactionPart",
+                    topic=text(),
+                    partition=count(),
+                    first_offset=count("where committed reading ends"),
+                    records=count(),
+                    leader=count(),
+                )
             ),
-        }
+        ),
+        "the oldest first, unless another order is asked for",
     ),
 )
 
-RECORDS_DELETED = Shape(
-    "RecordsDeleted",
-    fields({"partition": count(), "log_start_offset": count("the first record that is left")}),
+RECORDS_DELETED = answer(
+    "RecordsDeleted", partition=count(), log_start_offset=count("the first record that is left")
 )
 
 _REPLICAS = listing(integer(), "the preferred leader first")
-PLANNED_MOVES = Shape(
+PLANNED_MOVES = answer(
     "PlannedMoves",
-    fields(
-        {
-            "dry_run": boolean("nothing was changed"),
-            "partitions": listing(
-                Shape(
-                    "PlannedMove",
-                    fields(
-                        {
-                            "topic": text(),
-                            "partition": count(),
-                            "replicas_before": _REPLICAS,
-                            "replicas": _REPLICAS,
-                            "is_cancelled": boolean("it goes back to where it was"),
-                            "error_code": nullable(integer("null: it was taken")),
-                            "error": nullable(text()),
-                        }
-                    ),
-                )
-            ),
-        }
+    dry_run=boolean("nothing was changed"),
+    partitions=listing(
+        answer(
+            "PlannedMove",
+            topic=text(),
+            partition=count(),
+            replicas_before=_REPLICAS,
+            replicas=_REPLICAS,
+            is_cancelled=boolean("it goes back to where it was"),
+            error_code=nullable(integer("null: it was taken")),
+            error=nullable(text()),
+        )
     ),
 )
-RUNNING_MOVES = Shape(
+RUNNING_MOVES = answer(
     "RunningMoves",
-    fields(
-        {
-            "total": TOTAL,
-            "reassignments": listing(
-                Shape(
-                    "RunningMove",
-                    fields(
-                        {
-                            "topic": text(),
-                            "partition": count(),
-                            "state": choice("waiting", "catching_up", "finishing"),
-                            "replicas_before": _REPLICAS,
-                            "replicas": _REPLICAS,
-                            "isr": listing(integer(), "those in sync"),
-                            "leader": nullable(integer("null: there is none now")),
-                            "throttle_bytes_per_s": count("0: as the leader's node is configured"),
-                            "max_concurrent": count("0: no bound"),
-                            "added": listing(
-                                Shape(
-                                    "AddedReplica",
-                                    fields(
-                                        {
-                                            "broker_id": integer(),
-                                            "is_in_sync": boolean(),
-                                            "offsets_left": nullable(
-                                                count("null: the leader did not say")
-                                            ),
-                                            "bytes_left": nullable(count("an estimate")),
-                                        }
-                                    ),
-                                )
-                            ),
-                        }
-                    ),
+    total=TOTAL,
+    reassignments=listing(
+        answer(
+            "RunningMove",
+            topic=text(),
+            partition=count(),
+            state=choice("waiting", "catching_up", "finishing"),
+            replicas_before=_REPLICAS,
+            replicas=_REPLICAS,
+            isr=listing(integer(), "those in sync"),
+            leader=nullable(integer("null: there is none now")),
+            throttle_bytes_per_s=count("0: as the leader's node is configured"),
+            max_concurrent=count("0: no bound"),
+            added=listing(
+                answer(
+                    "AddedReplica",
+                    broker_id=integer(),
+                    is_in_sync=boolean(),
+                    offsets_left=nullable(count("null: the leader did not say")),
+                    bytes_left=nullable(count("an estimate")),
                 )
             ),
-        }
+        )
     ),
 )
 
@@ -201,7 +146,7 @@ _BROKER: dict[str, Part] = {
     "is_fenced": boolean("not alive, as far as the cluster knows"),
     "is_draining": boolean("about to stop; it leads nothing"),
 }
-BROKER_VIEW = Shape("BrokerView", fields(_BROKER))
+BROKER_VIEW = answer("BrokerView", **_BROKER)
 _PARTITION: dict[str, Part] = {
     "partition": count(),
     "leader": nullable(integer("null: there is none now")),
@@ -209,34 +154,24 @@ _PARTITION: dict[str, Part] = {
     "replicas": listing(integer(), "the preferred leader first"),
     "isr": listing(integer(), "those in sync"),
 }
-PARTITION_VIEW = Shape("PartitionView", fields(_PARTITION))
-TOPIC_VIEW = Shape(
+PARTITION_VIEW = answer("PartitionView", **_PARTITION)
+TOPIC_VIEW = answer(
     "TopicView",
-    fields(
-        {
-            "name": text(),
-            "topic_id": text(),
-            "configs": mapping(text(), "those that were set"),
-            "partitions": listing(PARTITION_VIEW),
-        }
-    ),
+    name=text(),
+    topic_id=text(),
+    configs=mapping(text(), "those that were set"),
+    partitions=listing(PARTITION_VIEW),
 )
-CLUSTER_VIEW = Shape(
+CLUSTER_VIEW = answer(
     "ClusterView",
-    fields(
-        {
-            "cluster_id": text(),
-            "version": count(
-                "grows with each change of what is shown here; `?since=` waits for a later one"
-            ),
-            "controller_id": nullable(integer()),
-            "controller_epoch": count(),
-            "brokers": listing(BROKER_VIEW),
-            "topics": listing(TOPIC_VIEW),
-            "is_current": boolean(
-                "all that any node has answered is in it; false with `since`, or without a majority"
-            ),
-        }
+    cluster_id=text(),
+    version=count("grows with each change of what is shown here; `?since=` waits for a later one"),
+    controller_id=nullable(integer()),
+    controller_epoch=count(),
+    brokers=listing(BROKER_VIEW),
+    topics=listing(TOPIC_VIEW),
+    is_current=boolean(
+        "all that any node has answered is in it; false with `since`, or without a majority"
     ),
 )
 
@@ -255,39 +190,28 @@ _IS_CURRENT = boolean(
     "all that any node has answered is in it; false where no majority could be asked"
 )
 _VERSION = count("as in `GET /metadata`")
-CLUSTER_SUMMARY = Shape(
+CLUSTER_SUMMARY = answer(
     "ClusterSummary",
-    fields(
-        {
-            "cluster_id": text(),
-            "version": _VERSION,
-            "controller_id": nullable(integer()),
-            "controller_epoch": count(),
-            "is_current": _IS_CURRENT,
-            "brokers": listing(
-                Shape(
-                    "BrokerSummary",
-                    fields(
-                        {
-                            **_BROKER,
-                            "leads": count("partitions"),
-                            "replicas": count(),
-                            "out_of_sync": count("replicas"),
-                        }
-                    ),
-                )
-            ),
-            "topic_count": count(),
-            "partition_count": count(),
-            **_TROUBLES,
-            "worst_partitions": listing(
-                Shape(
-                    "TroubledPartition",
-                    fields({"topic": text(), **_PARTITION, "trouble": _TROUBLE}),
-                ),
-                "at most 100 of those that are in trouble, the worst first",
-            ),
-        }
+    cluster_id=text(),
+    version=_VERSION,
+    controller_id=nullable(integer()),
+    controller_epoch=count(),
+    is_current=_IS_CURRENT,
+    brokers=listing(
+        answer(
+            "BrokerSummary",
+            **_BROKER,
+            leads=count("partitions"),
+            replicas=count(),
+            out_of_sync=count("replicas"),
+        )
+    ),
+    topic_count=count(),
+    partition_count=count(),
+    **_TROUBLES,
+    worst_partitions=listing(
+        answer("TroubledPartition", topic=text(), **_PARTITION, trouble=_TROUBLE),
+        "at most 100 of those that are in trouble, the worst first",
     ),
 )
 _TOPIC_SUMMARY: dict[str, Part] = {
@@ -311,44 +235,31 @@ _STORED_BYTES: dict[str, Part] = {
 _SILENT: dict[str, Part] = {
     "silent_nodes": listing(integer(), "under `sizes=all`: whose replicas are missing in the sizes")
 }
-TOPIC_PAGE = Shape(
+TOPIC_PAGE = answer(
     "TopicPage",
-    fields(
-        {
-            "version": _VERSION,
-            "is_current": _IS_CURRENT,
-            "total": TOTAL,
-            "topics": listing(Shape("TopicSummary", fields(_TOPIC_SUMMARY, _STORED_BYTES))),
-        },
-        _SILENT,
-    ),
+    version=_VERSION,
+    is_current=_IS_CURRENT,
+    total=TOTAL,
+    topics=listing(answer("TopicSummary", **_TOPIC_SUMMARY, **optionals(_STORED_BYTES))),
+    **optionals(_SILENT),
 )
-PARTITION_PAGE = Shape(
+PARTITION_PAGE = answer(
     "PartitionPage",
-    fields(
-        {
-            "version": _VERSION,
-            "is_current": _IS_CURRENT,
-            **_TOPIC_SUMMARY,
-            "min_insync_replicas": count("in sync for acks=all, at least"),
-            "partitions": listing(
-                Shape(
-                    "PartitionSummary",
-                    fields(
-                        {
-                            **_PARTITION,
-                            "trouble": nullable(_TROUBLE),
-                            "stored_bytes_here": nullable(
-                                count("of this node's replica, now; null: it has none")
-                            ),
-                        },
-                        _STORED_BYTES,
-                    ),
-                )
-            ),
-        },
-        {**_STORED_BYTES, **_SILENT},
+    version=_VERSION,
+    is_current=_IS_CURRENT,
+    **_TOPIC_SUMMARY,
+    min_insync_replicas=count("in sync for acks=all, at least"),
+    partitions=listing(
+        answer(
+            "PartitionSummary",
+            **_PARTITION,
+            trouble=nullable(_TROUBLE),
+            stored_bytes_here=nullable(count("of this node's replica, now; null: it has none")),
+            **optionals(_STORED_BYTES),
+        )
     ),
+    **optionals(_STORED_BYTES),
+    **optionals(_SILENT),
 )
 
 _RATES: dict[str, Part] = {
@@ -357,95 +268,60 @@ _RATES: dict[str, Part] = {
     "records_out_per_second": number("read by clients"),
     "bytes_out_per_second": number("read by clients, as stored"),
 }
-HISTORY = Shape(
+HISTORY = answer(
     "History",
-    fields(
-        {
-            "end_ms": count(
-                "Unix time of the last value of each series; those before it lie back by `step_ms` each"
-            ),
-            "step_ms": count(),
-            "series": listing(
-                Shape(
-                    "HistorySeries",
-                    fields(
-                        {
-                            "name": text(
-                                "`records_in_per_second`, `bytes_in_per_second`, `records_out_per_second`, "
-                                "`bytes_out_per_second`; of nodes "
-                                "`commit_ms_p99` (of acks=all), `sync_ms_p99`, `stored_bytes` and `disk_free_bytes`, "
-                                "too; of groups `lag`"
-                            ),
-                            "node_id": nullable(
-                                integer("null: the sum over the nodes that answered")
-                            ),
-                            "values": listing(nullable(number()), "null: not known"),
-                        }
-                    ),
-                )
-            ),
-            "busiest_partitions": listing(
-                Shape(
-                    "BusyPartition",
-                    fields(
-                        {
-                            "topic": text(),
-                            "partition": count(),
-                            "leader": nullable(integer("null: it has none now")),
-                            **_RATES,
-                        }
-                    ),
-                ),
-                "each once, with sums over all nodes: by what they took in the last minute, and those that gave most "
-                "behind them",
-            ),
-            "nodes": listing(
-                Shape(
-                    "AnsweringNode",
-                    fields(
-                        {
-                            "node_id": integer(),
-                            "version": nullable(text("null: of a release that does not say")),
-                        }
-                    ),
-                ),
-                "who answered, and what it runs",
-            ),
-            "silent_nodes": listing(integer(), "who did not answer: what it led is missing"),
-            "left_out": count("topics and groups for which nodes had no room"),
-        }
+    end_ms=count(
+        "Unix time of the last value of each series; those before it lie back by `step_ms` each"
     ),
+    step_ms=count(),
+    series=listing(
+        answer(
+            "HistorySeries",
+            name=text(
+                "`records_in_per_second`, `bytes_in_per_second`, `records_out_per_second`, "
+                "`bytes_out_per_second`; of nodes "
+                "`commit_ms_p99` (of acks=all), `sync_ms_p99`, `stored_bytes` and `disk_free_bytes`, "
+                "too; of groups `lag`"
+            ),
+            node_id=nullable(integer("null: the sum over the nodes that answered")),
+            values=listing(nullable(number()), "null: not known"),
+        )
+    ),
+    busiest_partitions=listing(
+        answer(
+            "BusyPartition",
+            topic=text(),
+            partition=count(),
+            leader=nullable(integer("null: it has none now")),
+            **_RATES,
+        ),
+        "each once, with sums over all nodes: by what they took in the last minute, and those that gave most "
+        "behind them",
+    ),
+    nodes=listing(
+        answer(
+            "AnsweringNode",
+            node_id=integer(),
+            version=nullable(text("null: of a release that does not say")),
+        ),
+        "who answered, and what it runs",
+    ),
+    silent_nodes=listing(integer(), "who did not answer: what it led is missing"),
+    left_out=count("topics and groups for which nodes had no room"),
 )
 
-PROBE = Shape(
-    "Probe",
-    fields(
-        {
-            "status": choice("ok", "unavailable"),
-            "reason": text("for people; empty when all is well"),
-        }
-    ),
+PROBE = answer(
+    "Probe", status=choice("ok", "unavailable"), reason=text("for people; empty when all is well")
 )
-DRAINED = Shape(
+DRAINED = answer(
     "Drained",
-    fields(
-        {
-            "node_id": integer("who was asked"),
-            "is_drained": boolean(
-                "it leads nothing any more; false: the time was over first, or no other broker can lead the rest"
-            ),
-        }
+    node_id=integer("who was asked"),
+    is_drained=boolean(
+        "it leads nothing any more; false: the time was over first, or no other broker can lead the rest"
     ),
 )
-OPENAPI = Shape(
+OPENAPI = answer(
     "OpenApi",
-    fields(
-        {
-            "openapi": constant("3.1.0"),
-            **{
-                name: anything()
-                for name in ("info", "servers", "tags", "security", "paths", "components")
-            },
-        }
-    ),
+    openapi=constant("3.1.0"),
+    **{name: anything() for name in ("info", "servers", "tags", "security", "paths", "components")},
 )

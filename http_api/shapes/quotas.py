@@ -1,6 +1,16 @@
 """Requests and responses about quotas."""
 
-from http_api.shapes.blocks import Shape, count, fields, integer, listing, nullable, text
+from http_api.shapes.blocks import (
+    Optional,
+    answer,
+    count,
+    integer,
+    listing,
+    nullable,
+    optionals,
+    request,
+    text,
+)
 from milena.model.quotas import EVERY, QuotaKey
 
 _WHAT = {
@@ -14,21 +24,17 @@ _WHAT = {
 _USER = nullable(text(f"whose; `{EVERY}`: each that has none of its own; absent: every caller"))
 _CLIENT_ID = nullable(text(f"of which programs; `{EVERY}`: each that has none of its own"))
 
-LIMITS = Shape(
+LIMITS = request(
     "QuotaLimits",
-    fields(
-        {},
-        {key.value: nullable(integer(what, minimum=1)) for key, what in _WHAT.items()},
-        is_closed=True,
-    ),
     {"producer_byte_rate": 1_000_000},
+    **optionals({key.value: nullable(integer(what, minimum=1)) for key, what in _WHAT.items()}),
 )
-QUOTA = Shape("Quota", fields({"user": _USER, "client_id": _CLIENT_ID, "limits": LIMITS}))
-QUOTAS = Shape(
-    "Quotas", fields({"total": count("of all"), "quotas": listing(QUOTA, "those of the page")})
-)
-QUOTA_CHANGE = Shape(
+QUOTA = answer("Quota", user=_USER, client_id=_CLIENT_ID, limits=LIMITS)
+QUOTAS = answer("Quotas", total=count("of all"), quotas=listing(QUOTA, "those of the page"))
+QUOTA_CHANGE = request(
     "QuotaChangeIn",
-    fields({"limits": LIMITS}, {"user": _USER, "client_id": _CLIENT_ID}, is_closed=True),
     {"user": "shop", "limits": {"producer_byte_rate": 1_000_000}},
+    limits=LIMITS,
+    user=Optional(_USER),
+    client_id=Optional(_CLIENT_ID),
 )

@@ -3,38 +3,37 @@
 from collections.abc import Mapping
 
 from http_api.shapes.blocks import (
+    Json,
+    Optional,
     Part,
     Shape,
     anything,
     base64,
     boolean,
     choice,
+    closed_fields,
     constant,
     count,
-    fields,
     integer,
     listing,
     mapping,
     nothing,
     nullable,
+    optionals,
+    request,
     text,
 )
 
 PRODUCER_NAME_CHARS_MAX = 255
 DRAIN_MS_DEFAULT, DRAIN_MS_MAX = 30_000, 300_000
 
-_HEADER_VALUE = nullable(base64("the header's bytes"))
 RECORD_HEADER = Shape(
     "RecordHeaderIn",
     {
-        **fields(
-            {},
-            {
-                "key": text("the header's name"),
-                "name": text("another word for `key`"),
-                "value": _HEADER_VALUE,
-            },
-            is_closed=True,
+        **closed_fields(
+            key=Optional(text("the header's name")),
+            name=Optional(text("another word for `key`")),
+            value=Optional(nullable(base64("the header's bytes"))),
         ),
         "oneOf": [{"required": ["key"]}, {"required": ["name"]}],
     },
@@ -51,19 +50,13 @@ TIME: Part = {
 
 
 def _record(name: str, key: Part, value: Part) -> Shape:
-    return Shape(
+    return request(
         name,
-        fields(
-            {},
-            {
-                "key": key,
-                "value": value,
-                "partition": nullable(count("wins over the path's")),
-                "timestamp": TIME,
-                "headers": nullable(listing(RECORD_HEADER)),
-            },
-            is_closed=True,
-        ),
+        key=Optional(key),
+        value=Optional(value),
+        partition=Optional(nullable(count("wins over the path's"))),
+        timestamp=Optional(TIME),
+        headers=Optional(nullable(listing(RECORD_HEADER))),
     )
 
 
@@ -86,20 +79,15 @@ RECORD_TEXT = _record(
 _NO_SCHEMA = nothing("there is no schema registry")
 
 
-def _records(name: str, record: Shape, key: str, value: object) -> Shape:
-    return Shape(
+def _records(name: str, record: Shape, key: str, value: Json) -> Shape:
+    return request(
         name,
-        fields(
-            {"records": listing(record, minItems=1)},
-            {
-                "key_schema": _NO_SCHEMA,
-                "key_schema_id": _NO_SCHEMA,
-                "value_schema": _NO_SCHEMA,
-                "value_schema_id": _NO_SCHEMA,
-            },
-            is_closed=True,
-        ),
-        {"records": [{"key": key, "value": value}, {"value": None, "partition": 0}]},  # type: ignore[dict-item]  # JSON
+        {"records": [{"key": key, "value": value}, {"value": None, "partition": 0}]},
+        records=listing(record, minItems=1),
+        key_schema=Optional(_NO_SCHEMA),
+        key_schema_id=Optional(_NO_SCHEMA),
+        value_schema=Optional(_NO_SCHEMA),
+        value_schema_id=Optional(_NO_SCHEMA),
     )
 
 
@@ -110,50 +98,30 @@ PRODUCE_TEXT = _records("ProduceText", RECORD_TEXT, "u1", "tea")
 WRITES_MAX = 100
 TRANSACTION_OFFSETS_MAX = 1_000
 _PARTITION_NAMED: Mapping[str, Part] = {"topic": text(minLength=1), "partition": count()}
-TRANSACTION_WRITE = Shape(
+TRANSACTION_WRITE = request(
     "TransactionWriteIn",
-    fields(
+    topic=text(minLength=1),
+    records=listing(
         {
-            "topic": text(minLength=1),
-            "records": listing(
-                {
-                    "description": "as the type says in which the body is sent; JSON if it says nothing",
-                    "anyOf": [RECORD_JSON, RECORD_BINARY, RECORD_TEXT],
-                },
-                minItems=1,
-            ),
+            "description": "as the type says in which the body is sent; JSON if it says nothing",
+            "anyOf": [RECORD_JSON, RECORD_BINARY, RECORD_TEXT],
         },
-        {"partition": nullable(count("of records that name none"))},
-        is_closed=True,
+        minItems=1,
     ),
+    partition=Optional(nullable(count("of records that name none"))),
 )
-TRANSACTION_OFFSET = Shape(
+TRANSACTION_OFFSET = request(
     "TransactionOffsetIn",
-    fields(
-        {
-            "group": text(minLength=1),
-            **_PARTITION_NAMED,
-            "next_offset": count("of the record to read next"),
-        },
-        {
-            "member_id": nullable(text("absent: the group has no members")),
-            "member_epoch": nullable(integer("of that member")),
-            "metadata": nullable(text("whatever its committer wants to keep with it")),
-        },
-        is_closed=True,
-    ),
+    group=text(minLength=1),
+    **_PARTITION_NAMED,
+    next_offset=count("of the record to read next"),
+    member_id=Optional(nullable(text("absent: the group has no members"))),
+    member_epoch=Optional(nullable(integer("of that member"))),
+    metadata=Optional(nullable(text("whatever its committer wants to keep with it"))),
 )
 _OFFSETS = nullable(listing(TRANSACTION_OFFSET, maxItems=TRANSACTION_OFFSETS_MAX))
-TRANSACTION = Shape(
+TRANSACTION = request(
     "TransactionIn",
-    fields(
-        {},
-        {
-            "writes": nullable(listing(TRANSACTION_WRITE, maxItems=WRITES_MAX)),
-            "offsets": _OFFSETS,
-        },
-        is_closed=True,
-    ),
     {
         "writes": [
             {"topic": "payments", "records": [{"key": "u1", "value": {"cents": 250}}]},
@@ -161,49 +129,38 @@ TRANSACTION = Shape(
         ],
         "offsets": [{"group": "payer", "topic": "orders", "partition": 0, "next_offset": 42}],
     },
+    writes=Optional(nullable(listing(TRANSACTION_WRITE, maxItems=WRITES_MAX))),
+    offsets=Optional(_OFFSETS),
 )
-BEGIN_TRANSACTION = Shape(
+BEGIN_TRANSACTION = request(
     "BeginTransactionIn",
-    fields(
-        {"transactional_id": text(minLength=1, maxLength=PRODUCER_NAME_CHARS_MAX)},
-        {
-            "timeout_ms": nullable(
-                integer("how long it may stay open; absent: 30000", minimum=1, maximum=900_000)
-            )
-        },
-        is_closed=True,
-    ),
     {"transactional_id": "payer-1", "timeout_ms": 30_000},
+    transactional_id=text(minLength=1, maxLength=PRODUCER_NAME_CHARS_MAX),
+    timeout_ms=Optional(
+        nullable(integer("how long it may stay open; absent: 30000", minimum=1, maximum=900_000))
+    ),
 )
-WRITTEN_EXTENT = Shape(
+WRITTEN_EXTENT = request(
     "WrittenExtentIn",
-    fields(
-        {
-            **_PARTITION_NAMED,
-            "end_offset": count("behind the last record that was acknowledged", least=1),
-            "records": count("how many were acknowledged", least=1),
-        },
-        is_closed=True,
-    ),
+    **_PARTITION_NAMED,
+    end_offset=count("behind the last record that was acknowledged", least=1),
+    records=count("how many were acknowledged", least=1),
 )
-COMMIT_TRANSACTION = Shape(
+COMMIT_TRANSACTION = request(
     "CommitTransactionIn",
-    fields(
-        {"writes": listing(WRITTEN_EXTENT, "what is not named here is aborted")},
-        {"offsets": _OFFSETS},
-        is_closed=True,
-    ),
     {"writes": [{"topic": "payments", "partition": 0, "end_offset": 7, "records": 2}]},
+    writes=listing(WRITTEN_EXTENT, "what is not named here is aborted"),
+    offsets=Optional(_OFFSETS),
 )
-ABORT_TRANSACTION = Shape("AbortTransactionIn", fields({}, is_closed=True))
+ABORT_TRANSACTION = request(
+    "AbortTransactionIn",
+)
 
 _CONFIG_VALUE: Part = {
     "description": "text; numbers and booleans are taken as theirs",
     "type": ["string", "number", "boolean"],
 }
-NEW_CONFIG = Shape(
-    "ConfigIn", fields({"name": text(minLength=1), "value": _CONFIG_VALUE}, is_closed=True)
-)
+NEW_CONFIG = request("ConfigIn", name=text(minLength=1), value=_CONFIG_VALUE)
 
 _NEW_TOPIC = {
     "partitions_count": nullable(count("absent: the node's default", least=1)),
@@ -214,94 +171,74 @@ _NEW_TOPIC = {
 }
 TOPIC_NAME = text("letters, digits, `.`, `_` and `-`", pattern="^[A-Za-z0-9._-]+$", maxLength=249)
 _NAMED = {"topic_name": TOPIC_NAME}
-NEW_TOPIC_V2 = Shape(
+NEW_TOPIC_V2 = request(
     "NewTopic",
-    fields(_NAMED, _NEW_TOPIC, is_closed=True),
     {"topic_name": "orders", "partitions_count": 3, "replication_factor": 3},
+    **_NAMED,
+    **optionals(_NEW_TOPIC),
 )
 
-TOPIC_CHANGE = Shape(
+TOPIC_CHANGE = request(
     "TopicChangeIn",
-    fields(
-        {"partitions_count": count("what it is to have; never fewer than it has", least=1)},
-        is_closed=True,
-    ),
     {"partitions_count": 6},
+    partitions_count=count("what it is to have; never fewer than it has", least=1),
 )
 
-ASSIGNMENT = Shape(
-    "ReplicasAssignmentIn",
-    fields({"partition_id": count(), "broker_ids": listing(count())}, is_closed=True),
-)
-NEW_TOPIC_V3 = Shape(
+ASSIGNMENT = request("ReplicasAssignmentIn", partition_id=count(), broker_ids=listing(count()))
+NEW_TOPIC_V3 = request(
     "NewTopicV3",
-    fields(
-        _NAMED,
-        {
-            **_NEW_TOPIC,
-            "replicas_assignments": {
-                "description": 'broker ids by partition: `{"0": [1, 2]}`, or a list; counts beside it must agree',
-                "anyOf": [mapping(listing(count())), listing(ASSIGNMENT), nothing()],
-            },
-            "validate_only": nullable(boolean("only check that it could be created")),
-        },
-        is_closed=True,
-    ),
     {
         "topic_name": "orders",
         "partitions_count": 3,
         "replication_factor": 3,
         "configs": [{"name": "retention.ms", "value": "86400000"}],
     },
+    **_NAMED,
+    **optionals(_NEW_TOPIC),
+    replicas_assignments=Optional(
+        {
+            "description": 'broker ids by partition: `{"0": [1, 2]}`, or a list; counts beside it must agree',
+            "anyOf": [mapping(listing(count())), listing(ASSIGNMENT), nothing()],
+        }
+    ),
+    validate_only=Optional(nullable(boolean("only check that it could be created"))),
 )
 
-CONFIG_VALUE = Shape(
-    "ConfigValueIn",
-    fields({"value": {"type": ["string", "number", "boolean"]}}, is_closed=True),
-    {"value": "3600000"},
+CONFIG_VALUE = request(
+    "ConfigValueIn", {"value": "3600000"}, value={"type": ["string", "number", "boolean"]}
 )
-CONFIG_CHANGE = Shape(
+CONFIG_CHANGE = request(
     "ConfigChangeIn",
-    fields(
-        {"name": text(minLength=1)},
-        {
-            "value": nullable(
-                {
-                    "type": ["string", "number", "boolean"],
-                    "description": "what SET needs; DELETE takes none",
-                }
-            ),
-            "operation": nullable(choice("SET", "DELETE")),
-        },
-        is_closed=True,
+    name=text(minLength=1),
+    value=Optional(
+        nullable(
+            {
+                "type": ["string", "number", "boolean"],
+                "description": "what SET needs; DELETE takes none",
+            }
+        )
     ),
+    operation=Optional(nullable(choice("SET", "DELETE"))),
 )
-CONFIG_CHANGES = Shape(
+CONFIG_CHANGES = request(
     "ConfigChangesIn",
-    fields(
-        {"data": listing(CONFIG_CHANGE)},
-        {"validate_only": nullable(boolean("only check that it could be done"))},
-        is_closed=True,
-    ),
     {
         "data": [
             {"name": "retention.ms", "value": "7200000"},
             {"name": "segment.bytes", "operation": "DELETE"},
         ]
     },
+    data=listing(CONFIG_CHANGE),
+    validate_only=Optional(nullable(boolean("only check that it could be done"))),
 )
 
-TOPIC_CONFIG_CHANGES = Shape(
-    "TopicConfigChangesIn",
-    fields({"topic_name": text(minLength=1), "configs": listing(CONFIG_CHANGE)}, is_closed=True),
+TOPIC_CONFIG_CHANGES = request(
+    "TopicConfigChangesIn", topic_name=text(minLength=1), configs=listing(CONFIG_CHANGE)
 )
-TOPICS_CONFIG_CHANGES = Shape(
+TOPICS_CONFIG_CHANGES = request(
     "TopicsConfigChangesIn",
-    fields(
-        {"data": listing(TOPIC_CONFIG_CHANGES, "each topic once", minItems=1)},
-        {"validate_only": nullable(boolean("only check that it could be done"))},
-        is_closed=True,
-    ),
+    data=listing(TOPIC_CONFIG_CHANGES, "each topic once", minItems=1),
+    validate_only=Optional(nullable(boolean("only check that it could be done"))),
 )
 ANY_CONFIG_CHANGES = Shape(
     "AnyConfigChangesIn",
@@ -313,86 +250,65 @@ ANY_CONFIG_CHANGES = Shape(
 )
 
 LATEST = "latest"
-DELETE_RECORDS = Shape(
+DELETE_RECORDS = request(
     "DeleteRecordsIn",
-    fields(
-        {
-            "before_offset": {
-                "description": f"the first offset to keep; `{LATEST}`: all that is committed now goes",
-                "anyOf": [count(), constant(LATEST)],
-            }
-        },
-        is_closed=True,
-    ),
     {"before_offset": 1000},
+    before_offset={
+        "description": f"the first offset to keep; `{LATEST}`: all that is committed now goes",
+        "anyOf": [count(), constant(LATEST)],
+    },
 )
 
-NEW_PRODUCER = Shape(
+NEW_PRODUCER = request(
     "ProducerIn",
-    fields(
-        {},
-        {
-            "name": nullable(
-                text(
-                    "printable characters; who had this name before is fenced",
-                    minLength=1,
-                    maxLength=PRODUCER_NAME_CHARS_MAX,
-                )
-            )
-        },
-        is_closed=True,
-    ),
     {"name": "billing"},
+    name=Optional(
+        nullable(
+            text(
+                "printable characters; who had this name before is fenced",
+                minLength=1,
+                maxLength=PRODUCER_NAME_CHARS_MAX,
+            )
+        )
+    ),
 )
 MOVES_CONCURRENT_DEFAULT = 10
-MOVED_PARTITION = Shape(
+MOVED_PARTITION = request(
     "MovedPartitionIn",
-    fields(
-        {"topic": text(), "partition": count()},
-        {
-            "replicas": nullable(
-                listing(integer(), "brokers, the preferred leader first; null: where it was before")
-            )
-        },
-        is_closed=True,
+    topic=text(),
+    partition=count(),
+    replicas=Optional(
+        nullable(
+            listing(integer(), "brokers, the preferred leader first; null: where it was before")
+        )
     ),
 )
-REASSIGN = Shape(
+REASSIGN = request(
     "ReassignmentIn",
-    fields(
-        {},
-        {
-            "partitions": nullable(listing(MOVED_PARTITION, "partitions by name")),
-            "drain": nullable(count("a broker that shall hold nothing", least=1)),
-            "rebalance": nullable(boolean("move as little as makes the cluster even")),
-            "throttle_bytes_per_s": nullable(
-                count("most that a node sends to new replicas; 0: as the node is configured")
-            ),
-            "max_concurrent": nullable(
-                integer(
-                    "partitions that move at a time; 0: all",
-                    minimum=0,
-                    default=MOVES_CONCURRENT_DEFAULT,
-                )
-            ),
-            "dry_run": nullable(boolean("only say what would move")),
-        },
-        is_closed=True,
-    ),
     {"drain": 2, "dry_run": True},
-)
-DRAIN = Shape(
-    "DrainIn",
-    fields(
-        {},
-        {
-            "timeout_ms": nullable(
-                integer(
-                    "how long to wait", minimum=1, maximum=DRAIN_MS_MAX, default=DRAIN_MS_DEFAULT
-                )
-            )
-        },
-        is_closed=True,
+    partitions=Optional(nullable(listing(MOVED_PARTITION, "partitions by name"))),
+    drain=Optional(nullable(count("a broker that shall hold nothing", least=1))),
+    rebalance=Optional(nullable(boolean("move as little as makes the cluster even"))),
+    throttle_bytes_per_s=Optional(
+        nullable(count("most that a node sends to new replicas; 0: as the node is configured"))
     ),
+    max_concurrent=Optional(
+        nullable(
+            integer(
+                "partitions that move at a time; 0: all",
+                minimum=0,
+                default=MOVES_CONCURRENT_DEFAULT,
+            )
+        )
+    ),
+    dry_run=Optional(nullable(boolean("only say what would move"))),
+)
+DRAIN = request(
+    "DrainIn",
     {"timeout_ms": 10_000},
+    timeout_ms=Optional(
+        nullable(
+            integer("how long to wait", minimum=1, maximum=DRAIN_MS_MAX, default=DRAIN_MS_DEFAULT)
+        )
+    ),
 )

@@ -5,11 +5,11 @@ from collections.abc import Mapping
 from http_api.shapes.blocks import (
     Part,
     Shape,
+    answer,
     boolean,
     choice,
     constant,
     count,
-    fields,
     integer,
     listing,
     nothing,
@@ -18,41 +18,31 @@ from http_api.shapes.blocks import (
 )
 
 _URL = text(format="uri")
-LINK = Shape("Link", fields({"related": _URL}))
-ITEM_METADATA = Shape("ItemMetadata", fields({"self": _URL, "resource_name": text()}))
-LIST_METADATA = Shape(
-    "ListMetadata", fields({"self": _URL, "next": nothing("nothing is ever on a second page")})
-)
+LINK = answer("Link", related=_URL)
+ITEM_METADATA = answer("ItemMetadata", self=_URL, resource_name=text())
+LIST_METADATA = answer("ListMetadata", self=_URL, next=nothing("nothing is ever on a second page"))
 _OPTIONAL_LINK = nullable(LINK)
 
-ROOT = Shape("V3Root", fields({"clusters": LINK}))
+ROOT = answer("V3Root", clusters=LINK)
 
 
 def _item(kind: str, own: Mapping[str, Part], *links: str) -> Shape:
     """Return the shape of an item. ``links`` with a question mark may be null."""
-    return Shape(
+    return answer(
         kind,
-        fields(
-            {
-                "kind": constant(kind),
-                "metadata": ITEM_METADATA,
-                "cluster_id": text(),
-                **own,
-                **{
-                    name.removesuffix("?"): _OPTIONAL_LINK if name.endswith("?") else LINK
-                    for name in links
-                },
-            }
-        ),
+        kind=constant(kind),
+        metadata=ITEM_METADATA,
+        cluster_id=text(),
+        **own,
+        **{
+            name.removesuffix("?"): _OPTIONAL_LINK if name.endswith("?") else LINK for name in links
+        },
     )
 
 
 def _list(item: Shape) -> Shape:
     kind = f"{item.name}List"
-    return Shape(
-        kind,
-        fields({"kind": constant(kind), "metadata": LIST_METADATA, "data": listing(item)}),
-    )
+    return answer(kind, kind=constant(kind), metadata=LIST_METADATA, data=listing(item))
 
 
 _IN_TOPIC = {"topic_name": text()}
@@ -89,7 +79,7 @@ TOPIC = _item(
 )
 
 _SOURCE = choice("DYNAMIC_TOPIC_CONFIG", "DEFAULT_CONFIG")
-_SYNONYM = Shape("ConfigSynonym", fields({"name": text(), "value": text(), "source": _SOURCE}))
+_SYNONYM = answer("ConfigSynonym", name=text(), value=text(), source=_SOURCE)
 _CONFIG = {
     "name": text(),
     "value": text(),
@@ -102,17 +92,10 @@ _CONFIG = {
 CONFIG = _item("KafkaTopicConfig", {**_IN_TOPIC, **_CONFIG})
 BROKER_CONFIG = _item("KafkaBrokerConfig", {"broker_id": integer(), **_CONFIG})
 CLUSTER_CONFIG = _item("KafkaClusterConfig", {"config_type": constant("BROKER"), **_CONFIG})
-CONFIG_FAILURES = Shape(
+CONFIG_FAILURES = answer(
     "TopicConfigFailures",
-    fields(
-        {
-            "failures": listing(
-                Shape(
-                    "TopicConfigFailure",
-                    fields({"topic_name": text(), "error_code": integer(), "message": text()}),
-                )
-            )
-        }
+    failures=listing(
+        answer("TopicConfigFailure", topic_name=text(), error_code=integer(), message=text())
     ),
 )
 _PARTITION_LINKS = ("leader?", "replicas", "reassignment?")

@@ -2,34 +2,31 @@
 
 from http_api.shapes.blocks import (
     Json,
-    Shape,
+    Optional,
+    answer,
     anything,
     choice,
     count,
-    fields,
     integer,
     listing,
     nothing,
     nullable,
+    optionals,
+    request,
     text,
 )
 from http_api.shapes.requests import RECORD_HEADER, TIME
 
 _NO_SCHEMA = nothing("there is no schema registry")
-DATA = Shape(
+DATA = request(
     "RecordDataIn",
-    fields(
-        {
-            "type": choice("BINARY", "JSON", "STRING", description="BINARY: `data` is base64"),
-        },
-        {
-            "data": anything("null or absent: none"),
-            **dict.fromkeys(
-                ("subject", "subject_name_strategy", "schema_id", "schema_version", "schema"),
-                _NO_SCHEMA,
-            ),
-        },
-        is_closed=True,
+    type=choice("BINARY", "JSON", "STRING", description="BINARY: `data` is base64"),
+    data=Optional(anything("null or absent: none")),
+    **optionals(
+        dict.fromkeys(
+            ("subject", "subject_name_strategy", "schema_id", "schema_version", "schema"),
+            _NO_SCHEMA,
+        )
     ),
 )
 _RECORD_FIELDS = {
@@ -43,23 +40,14 @@ _RECORD_EXAMPLE: dict[str, Json] = {
     "key": {"type": "STRING", "data": "u1"},
     "value": {"type": "JSON", "data": {"item": "tea"}},
 }
-RECORD = Shape("V3RecordIn", fields({}, _RECORD_FIELDS, is_closed=True), _RECORD_EXAMPLE)
-_ENTRY = Shape(
+RECORD = request("V3RecordIn", _RECORD_EXAMPLE, **optionals(_RECORD_FIELDS))
+_ENTRY = request(
     "V3EntryIn",
-    fields(
-        {"id": text("names the record in the answer: 1 to 80 letters, digits, `-` or `_`")},
-        _RECORD_FIELDS,
-        is_closed=True,
-    ),
+    id=text("names the record in the answer: 1 to 80 letters, digits, `-` or `_`"),
+    **optionals(_RECORD_FIELDS),
 )
-BATCH = Shape(
-    "V3BatchIn",
-    fields({"entries": listing(_ENTRY)}, {}, is_closed=True),
-    {"entries": [{"id": "1", **_RECORD_EXAMPLE}]},
-)
-_SIZED = nullable(
-    Shape("RecordDataReceipt", fields({"type": text(), "size": count("bytes as stored")}))
-)
+BATCH = request("V3BatchIn", {"entries": [{"id": "1", **_RECORD_EXAMPLE}]}, entries=listing(_ENTRY))
+_SIZED = nullable(answer("RecordDataReceipt", type=text(), size=count("bytes as stored")))
 _PLACE = {
     "cluster_id": text(),
     "topic_name": text(),
@@ -74,24 +62,14 @@ _PLACE = {
     "key": _SIZED,
     "value": _SIZED,
 }
-RECEIPT = Shape(
+RECEIPT = answer(
     "V3Receipt",
-    fields(
-        {"error_code": integer("200: the record was taken")},
-        {"message": text("when it was not"), **_PLACE},
-    ),
+    error_code=integer("200: the record was taken"),
+    message=Optional(text("when it was not")),
+    **optionals(_PLACE),
 )
-BATCH_RECEIPTS = Shape(
+BATCH_RECEIPTS = answer(
     "V3BatchReceipts",
-    fields(
-        {
-            "successes": listing(Shape("V3EntryReceipt", fields({"id": text(), **_PLACE}))),
-            "failures": listing(
-                Shape(
-                    "V3EntryFailure",
-                    fields({"id": text(), "error_code": integer(), "message": text()}),
-                )
-            ),
-        }
-    ),
+    successes=listing(answer("V3EntryReceipt", id=text(), **_PLACE)),
+    failures=listing(answer("V3EntryFailure", id=text(), error_code=integer(), message=text())),
 )

@@ -142,7 +142,7 @@ def test_examples_and_defaults_of_parameters_are_valid(route):
 
 
 def test_two_shapes_of_one_name_are_a_mistake():
-    twins = [Shape("Twin", fields({"a": text()})), Shape("Twin", fields({"b": text()}))]
+    twins = [Shape("Twin", fields(a=text())), Shape("Twin", fields(b=text()))]
     routes = [
         Route(
             method="GET",
