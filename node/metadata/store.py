@@ -37,6 +37,8 @@ class MetadataMachine:
         self._on_change: Callable[[], None] = lambda: None
         self._compare: Callable[[Comparison], None] = lambda comparison: None
         self._tell: Callable[[AuditEntry], None] = lambda entry: None
+        self._untold: list[AuditEntry] = []
+        """Audit entries since the last ``publish``."""
 
     def on_change(self, on_change: Callable[[], None]) -> None:
         """Call ``on_change`` on the quorum's thread when the image has changed, once for several changes together."""
@@ -47,7 +49,11 @@ class MetadataMachine:
         self._compare = compare
 
     def on_audited(self, tell: Callable[[AuditEntry], None]) -> None:
-        """Call ``tell`` on the quorum's thread with the audit entry of each applied command that has one."""
+        """Call ``tell`` on the quorum's thread with the audit entry of each applied command that has one.
+
+        It is called after the command's response was delivered, because writing a line may take a tenth of a commit. If
+        the process dies in between, it applies the command again at its next start, and ``tell`` is called then.
+        """
         self._tell = tell
 
     def apply(self, index: int, command: bytes) -> bytes:
@@ -61,14 +67,18 @@ class MetadataMachine:
             if comparison is not None:
                 self._compare(comparison)
         if applied.change is not None:
-            self._tell(applied.change)
+            self._untold.append(applied.change)
         return applied.response
 
     def publish(self) -> None:
-        """Call ``on_change`` if there is a new image."""
+        """Call ``on_change`` if there is a new image, and pass on the audit entries since the last call."""
         if self.image is not self._published:
             self._published = self.image
             self._on_change()
+        if self._untold:
+            untold, self._untold = self._untold, []
+            for entry in untold:
+                self._tell(entry)
 
     def snapshot(self) -> Callable[[], Iterable[bytes]]:
         """Return a function that packs the present image. The image is immutable, so a reference to it suffices."""

@@ -12,16 +12,19 @@ from milena.model.errors import (
 )
 from node.metadata.store import UNDER_WAY_MAX, MetadataMachine, MetadataStore
 from raft_meta.machine import codec
+from raft_meta.machine.access import audit
 from raft_meta.machine.commands import (
     AllocateProducer,
     ClaimController,
     Envelope,
     InitCluster,
+    PutUser,
     ReassignPartitions,
 )
 from raft_meta.machine.image import Image
 from tests.support.clusters.control import registration, store
 from tests.support.fakes.quorum import FakeQuorum, RefusingQuorum, SharedLog
+from tests.support.machine.images import Cluster
 from tests.support.time.virtual_time import LoopClock, after, current_loop, settle, virtual
 
 INIT = InitCluster(cluster_id="c", voters=(1,), feature_level=1)
@@ -221,6 +224,26 @@ class TestImages:
         twin = MetadataMachine()
         twin.restore(pack())
         assert twin.image == before
+
+
+class TestMachine:
+    def test_a_change_is_told_after_the_answers_of_its_turn_were_delivered_and_once(self) -> None:
+        cluster = Cluster([None], level=audit.LEVEL)
+        machine = MetadataMachine()
+        machine.image = cluster.image
+        told: list[str] = []
+        machine.on_audited(lambda entry: told.append(entry.change))
+        for name in ("ann", "bob"):
+            command = PutUser(name=name, version=0, verifiers=(), is_superuser=False)
+            index = machine.image.index + 1
+            machine.apply(index, codec.encode_envelope(cluster.envelope(command)))
+        assert told == [], "the quorum delivers answers before it publishes"
+        machine.publish()
+        assert [name in change for name, change in zip(("ann", "bob"), told, strict=True)] == [
+            True
+        ] * 2
+        machine.publish()
+        assert len(told) == 2
 
 
 def _encoded(stored: Stored) -> bytes:
