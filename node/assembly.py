@@ -26,6 +26,7 @@ from milena.model.errors import MilenaError, StartupError
 from node.access.callers import Callers
 from node.access.first_user import FirstUser, read_password
 from node.access.passwords import Passwords
+from node.access.scram_logins import ScramLogins
 from node.access.service import AccessService
 from node.config.kinds import Address
 from node.config.options import NodeConfig
@@ -250,6 +251,13 @@ class Assembly:
             random_bytes=ports.ids.random_bytes,
             web_tokens=self.web_tokens,
             certificate_rule=config.tls_principal_rule,
+        )
+        self.scram_logins = ScramLogins(
+            metadata=self.metadata,
+            callers=self.callers,
+            wrong=passwords.wrong,
+            clock=self.clock,
+            random_bytes=ports.ids.random_bytes,
         )
         self.refusals = Refusals()
         self.access = AccessService(

@@ -276,6 +276,7 @@ class Node(Assembly):
                     port=self.access,
                     quotas=self._quotas,
                     group_shares=self._group_shares,
+                    scram=self.scram_logins,
                     has_tls=self._api_tls is not None,
                 ),
                 pool=self._pool,

@@ -43,7 +43,6 @@ ALLOWED: dict[frozenset[str], str] = {
             "TransactionExtent ExtentRow",
             "DeliveredRecords DeliveryRow",
             "ClassicGroup _ClassicRow",
-            "User PutUser",
             "Token CreateToken",
             "FenceBroker DrainBroker",
             "FinishedMarker _EndingRow",

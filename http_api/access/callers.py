@@ -1,13 +1,13 @@
 """Callers (authenticated clients) and their rights, and the port through which the API gets them from the node."""
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from http_api.access.certificates import ClientCertificate
 from milena.model.access import ANONYMOUS, CLUSTER_NAME, Operation, ResourceType
 from milena.model.errors import TooManyRequestsError
 from raft_meta.machine.access.authorization import Permissions
-from raft_meta.machine.image import Grant
+from raft_meta.machine.image import Grant, ScramCredential
 
 OPEN = -2
 """The version of a cluster in which every caller may do everything."""
@@ -96,6 +96,15 @@ class VouchedCaller:
         )
 
 
+class ScramLogin(NamedTuple):
+    """The credentials of a client that has proved its password by SCRAM. They are good while the user has them."""
+
+    user: str
+    user_index: int
+    """``created_index`` of the user."""
+    credential: ScramCredential
+
+
 class CallersPort(Protocol):
     """Authenticates callers. Belongs to the event loop."""
 
@@ -133,6 +142,14 @@ class CallersPort(Protocol):
 
         Raises:
             UnauthenticatedError: its user or token does not exist here, or it has expired.
+            NotReadyError: this node cannot tell now what callers may do.
+        """
+
+    def proved(self, login: ScramLogin, host: str) -> Caller:
+        """Return the rights of a client that has proved its password by SCRAM.
+
+        Raises:
+            UnauthenticatedError: the user has other credentials now, or none.
             NotReadyError: this node cannot tell now what callers may do.
         """
 

@@ -1,13 +1,13 @@
 """The port through which handlers show and change users, tokens, access control entries and the mode."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from milena.model.access import ANY_NAME, AccessMode, PatternType
+from milena.model.access import ANY_NAME, AccessMode, PatternType, ScramMechanism
 from milena.model.quotas import QuotaKey
 from milena.model.secret import Secret
-from raft_meta.machine.image import Acl, Grant, Token, User
+from raft_meta.machine.image import Acl, Grant, ScramCredential, Token, User
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,14 +106,31 @@ class AccessPort(Protocol):
         is_superuser: bool | None,
         keeps_previous: bool,
         revokes_tokens: bool = False,
+        scram: bool | None = None,
     ) -> tuple[User, bool]:
         """Create a user, or change those fields of an existing user that are not None.
 
         Return the user, and whether it is new. ``keeps_previous``: the previous password stays valid beside the new
         one. ``revokes_tokens``: delete the user's tokens.
 
+        ``scram``: whether the user has SCRAM credentials, which are made from ``password``. None: a new password
+        renews those that the user has.
+
         Raises:
             LastSuperuserError, AccessLimitError, StaleVersionError, TooManyRequestsError: nothing was changed.
+        """
+
+    async def alter_scram(
+        self, name: str, *, put: Sequence[ScramCredential], removed: Collection[ScramMechanism]
+    ) -> None:
+        """Put SCRAM credentials in the place of those of the same mechanisms, and remove those of other mechanisms.
+
+        The user's passwords and its other credentials stay. If something is put, a missing user is created, without a
+        password.
+
+        Raises:
+            UserNotFoundError: the user has no credential of a mechanism in ``removed``.
+            AccessLimitError, StaleVersionError: nothing was changed.
         """
 
     async def delete_user(self, name: str) -> None:

@@ -39,11 +39,8 @@ class Refusals:
         else:
             self._others += 1
 
-    def add_stranger(
-        self, address: str, authorization: str, what: str, users: Container[str]
-    ) -> None:
+    def add_stranger(self, address: str, name: str, what: str, users: Container[str]) -> None:
         """Count a failed authentication, with the name in the credentials if it is one of the ``users``."""
-        name = name_in(authorization)
         self.add("", address, what + (f" (user {name})" if name in users else ""))
 
     def take(self) -> dict[str, object] | None:

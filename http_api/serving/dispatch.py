@@ -16,6 +16,7 @@ from aiohttp import web
 
 from http_api.access.group_shares import GroupShares
 from http_api.access.proxies import TrustedProxies
+from http_api.access.refusals import name_in
 from http_api.console.files import console_files
 from http_api.ports.node import Ports
 from http_api.protocol.answers import (
@@ -236,7 +237,9 @@ class Dispatcher:
         ports = self.shared.ports
         authorization = request.headers.get("Authorization", "")
         users = ports.metadata.image.users
-        ports.refusals.add_stranger(request.remote or "", authorization, error.message, users)
+        ports.refusals.add_stranger(
+            request.remote or "", name_in(authorization), error.message, users
+        )
 
     async def _distrust(self, request: web.BaseRequest) -> None:
         """Delay the response to bad credentials, unless they are the first bad ones on this connection."""

@@ -46,6 +46,23 @@ class PatternType(StrEnum):
     PREFIXED = "PREFIXED"
 
 
+class ScramMechanism(StrEnum):
+    """A mechanism with which clients of the Kafka interface prove that they know a password (RFC 5802, RFC 7677)."""
+
+    SHA_256 = "SCRAM-SHA-256"
+    SHA_512 = "SCRAM-SHA-512"
+
+    @property
+    def hash_name(self) -> str:
+        """The name of the hash function, as in ``hashlib``."""
+        return self.value.removeprefix("SCRAM-").replace("-", "").lower()
+
+    @property
+    def key_bytes(self) -> int:
+        """The size of a key and of a proof."""
+        return {ScramMechanism.SHA_256: 32, ScramMechanism.SHA_512: 64}[self]
+
+
 class Permission(StrEnum):
     """The effect of an entry. An entry that denies wins over all that allow."""
 

@@ -18,7 +18,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from http_api.access.callers import ANYBODY, OPEN, UNCERTAIN, Caller, VouchedCaller
+from http_api.access.callers import (
+    ANYBODY,
+    OPEN,
+    UNCERTAIN,
+    Caller,
+    ScramLogin,
+    VouchedCaller,
+)
 from http_api.access.certificates import ClientCertificate
 from http_api.access.hosts import plain_host
 from milena.model.access import ANONYMOUS, USER_PREFIX, AccessMode
@@ -157,7 +164,7 @@ class Callers:
         """
         if self.version == OPEN:
             return ANYBODY
-        self._check_certain()
+        self.check_certain()
         host = plain_host(host)
         image = self._metadata.image
         if authorization is None:
@@ -169,7 +176,7 @@ class Callers:
         caller = self._found(image, authorization, key, host, is_under_way=is_under_way)
         return None if caller is None else self._remember(caller, key, host)
 
-    def _check_certain(self) -> None:
+    def check_certain(self) -> None:
         """Refuse all callers while this node's image may be too old.
 
         Raises:
@@ -192,7 +199,7 @@ class Callers:
         """
         if self.version == OPEN:
             return ANYBODY
-        self._check_certain()
+        self.check_certain()
         host, image = plain_host(host), self._metadata.image
         if vouched.principal in ("", ANONYMOUS):
             return self._without_header(image, None, host)
@@ -214,6 +221,26 @@ class Callers:
             grants=() if token is None else token.grants,
             expires_ms=vouched.expires_ms,
         )
+
+    def proved(self, login: ScramLogin, host: str) -> Caller:
+        """Return the rights of a client that has proved its password by SCRAM.
+
+        Raises:
+            UnauthenticatedError: the user has other credentials now, or none.
+            NotReadyError: this node cannot tell now what callers may do.
+        """
+        if self.version == OPEN:
+            return ANYBODY
+        self.check_certain()
+        image = self._metadata.image
+        user = image.users.get(login.user)
+        if (
+            user is None
+            or user.created_index != login.user_index
+            or login.credential not in user.scram
+        ):
+            raise UnauthenticatedError(f"the SCRAM credentials of user {login.user} have changed")
+        return self._caller(image, USER_PREFIX + user.name, plain_host(host), user=user)
 
     def _remember(self, caller: Caller, key: bytes, host: str) -> Caller:
         if len(self._callers) >= KNOWN_MAX:

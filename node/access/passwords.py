@@ -18,9 +18,12 @@ from typing import TypeVar
 from argon2 import PasswordHasher
 from argon2.exceptions import InvalidHashError, VerificationError
 
+from milena.model.access import ScramMechanism
 from milena.model.clock import Clock
 from milena.model.errors import TooManyRequestsError
+from node.access import scram
 from raft_meta.machine.access.access import VERIFIERS_MAX
+from raft_meta.machine.image import ScramCredential
 
 WAITING_MAX = 64
 """Places in the main queue: about 2 s of work if the passwords are right. Further callers are told to retry later."""
@@ -109,6 +112,16 @@ class Passwords:
         """
         async with self._turn:
             return await self._hash(password)
+
+    async def scram(self, mechanism: ScramMechanism, password: str) -> ScramCredential:
+        """Return a SCRAM credential of this password.
+
+        Raises:
+            TooManyRequestsError: too many callers wait.
+        """
+        salt = self._random_bytes(scram.SALT_BYTES)
+        async with self._turn:
+            return await self._work(lambda: scram.credential_of(mechanism, password, salt=salt))
 
     async def find(self, verifiers: Sequence[str], password: str, address: str) -> str | None:
         """Return the verifier that matches this password, or None. Even without verifiers, this takes as long.

@@ -6,10 +6,10 @@ The caller's right to make the change was checked before.
 
 import base64
 import ipaddress
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from http_api.access.port import AclSelection, RequestedToken
-from milena.model.access import ANY_HOST, AccessMode
+from milena.model.access import ANY_HOST, AccessMode, ScramMechanism
 from milena.model.clock import Clock
 from milena.model.errors import (
     FateUnknownError,
@@ -30,7 +30,9 @@ from node.config.budgets import LONG_PROPOSE_MS
 from node.metadata.store import MetadataStore
 from raft_meta.machine.access.access import (
     ACLS_PER_REQUEST_MAX,
+    DECOY_KEY_BYTES,
     FAMILIES_LEVEL,
+    SCRAM_LEVEL,
     TOKENS_PER_USER_MAX,
     check_room,
     expired_tokens,
@@ -44,7 +46,7 @@ from raft_meta.machine.commands import (
     PutUser,
     SetAccessMode,
 )
-from raft_meta.machine.image import Acl, Image, Token, User
+from raft_meta.machine.image import Acl, Image, ScramCredential, Token, User
 
 ACLS_PER_TURN = 1_000
 """Number of entries that are compared in one turn of the loop."""
@@ -118,16 +120,26 @@ class AccessService:
         is_superuser: bool | None,
         keeps_previous: bool,
         revokes_tokens: bool = False,
+        scram: bool | None = None,
     ) -> tuple[User, bool]:
         """Create a user, or change the given properties of it; return the user, and whether it is new."""
         verifier = None
         if revokes_tokens:
-            self._check_level("revoke tokens")
+            self._check_level("revoke tokens", FAMILIES_LEVEL)
+        if scram:
+            self._check_level("make SCRAM credentials", SCRAM_LEVEL)
         if password is not None:
             check_password(password.reveal())
             verifier = await self._passwords.hash(password.reveal())
+        elif scram:
+            raise InvalidAccessError(
+                "SCRAM credentials are made from the password, which is not stored: send it, too."
+            )
+        made: dict[ScramMechanism, ScramCredential] = {}
         for _ in range(TRIES_MAX):
-            present = (await self._metadata.current_image()).users.get(name)
+            image = await self._metadata.current_image()
+            present = image.users.get(name)
+            credentials = await self._credentials(present, password, made, scram=scram)
             verifiers = () if present is None else present.verifiers
             if verifier is not None:
                 verifiers = (verifier, *(verifiers[:1] if keeps_previous else ()))
@@ -138,13 +150,76 @@ class AccessService:
                 verifiers=verifiers,
                 is_superuser=was_superuser if is_superuser is None else is_superuser,
                 revokes_tokens=revokes_tokens,
+                scram=credentials,
+                decoy_key=self._decoy_key(image, credentials),
             )
-            try:
-                await self._propose(command, f"change user {name}")
-            except (StaleVersionError, UserNotFoundError):
-                continue  # another client changed it; look again
-            return self.user(name), present is None
-        raise StaleVersionError(f"Others keep changing user {name}; nothing was changed.")
+            if await self._changed(command):
+                return self.user(name), present is None
+        raise _kept_changing(name)
+
+    async def _credentials(
+        self,
+        present: User | None,
+        password: Secret | None,
+        made: dict[ScramMechanism, ScramCredential],
+        *,
+        scram: bool | None,
+    ) -> tuple[ScramCredential, ...]:
+        """Return the SCRAM credentials of a user after a change. ``made``: those made of the new password so far."""
+        former = () if present is None else present.scram
+        if scram is False:
+            return ()
+        if password is None:
+            return former
+        # No credential of the former password stays valid.
+        wanted = (
+            list(ScramMechanism) if scram else [ScramMechanism(one.mechanism) for one in former]
+        )
+        for mechanism in wanted:
+            if mechanism not in made:
+                made[mechanism] = await self._passwords.scram(mechanism, password.reveal())
+        return tuple(made[mechanism] for mechanism in sorted(wanted))
+
+    async def alter_scram(
+        self, name: str, *, put: Sequence[ScramCredential], removed: Collection[ScramMechanism]
+    ) -> None:
+        """Put credentials in the place of those of the same mechanisms, and remove others; create a missing user."""
+        self._check_level("change SCRAM credentials", SCRAM_LEVEL)
+        for _ in range(TRIES_MAX):
+            image = await self._metadata.current_image()
+            present = image.users.get(name)
+            by_mechanism = {} if present is None else {one.mechanism: one for one in present.scram}
+            for mechanism in removed:
+                if by_mechanism.pop(mechanism, None) is None:
+                    raise UserNotFoundError(
+                        f"There is no user {name} with {mechanism} credentials."
+                    )
+            by_mechanism |= {one.mechanism: one for one in put}
+            credentials = tuple(by_mechanism[mechanism] for mechanism in sorted(by_mechanism))
+            command = PutUser(
+                name=name,
+                version=0 if present is None else present.version,
+                verifiers=() if present is None else present.verifiers,
+                is_superuser=present is not None and present.is_superuser,
+                scram=credentials,
+                decoy_key=self._decoy_key(image, credentials),
+            )
+            if await self._changed(command):
+                return
+        raise _kept_changing(name)
+
+    async def _changed(self, command: PutUser) -> bool:
+        """Change a user; return False if another client has changed it at the same time."""
+        try:
+            await self._propose(command, f"change user {command.name}")
+        except (StaleVersionError, UserNotFoundError):
+            return False
+        return True
+
+    def _decoy_key(self, image: Image, credentials: Sequence[ScramCredential]) -> bytes:
+        """Return the key that the cluster needs with its first SCRAM credentials; else nothing."""
+        is_needed = credentials and not image.scram_decoy_key
+        return self._random_bytes(DECOY_KEY_BYTES) if is_needed else b""
 
     async def delete_user(self, name: str) -> None:
         """Delete a user, its tokens, and the access control entries that name it."""
@@ -195,11 +270,11 @@ class AccessService:
             if not expired_tokens(tokens, self._clock.wall_ms()):
                 check_room(own, name)
 
-    def _check_level(self, what: str) -> None:
+    def _check_level(self, what: str, level: int) -> None:
         present = self._metadata.image.feature_level
-        if present < FAMILIES_LEVEL:
+        if present < level:
             raise FeatureLevelError(
-                f"to {what} needs feature level {FAMILIES_LEVEL}, and the cluster is at {present}, to which it rises "
+                f"to {what} needs feature level {level}, and the cluster is at {present}, to which it rises "
                 "by itself once every node is of a release that supports it; nothing was changed"
             )
 
@@ -257,6 +332,10 @@ class AccessService:
             raise NoQuorumError(f"cannot {what}: {error.message}; nothing was changed") from error
         except FateUnknownError as error:
             raise FateUnknownError(f"{what}: {error.message}; it may yet happen") from error
+
+
+def _kept_changing(name: str) -> StaleVersionError:
+    return StaleVersionError(f"Others keep changing user {name}; nothing was changed.")
 
 
 def _check_host(host: str) -> None:

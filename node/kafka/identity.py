@@ -9,15 +9,31 @@ user or token gets no further response. Source: KIP-368 (sessions that end, re-a
 
 from dataclasses import dataclass
 
-from http_api.access.callers import ANYBODY, OPEN, Caller, CallersPort, VouchedCaller
+from http_api.access.callers import (
+    ANYBODY,
+    OPEN,
+    Caller,
+    CallersPort,
+    ScramLogin,
+    VouchedCaller,
+)
 from http_api.access.certificates import ClientCertificate
 from http_api.access.group_shares import GroupShares
 from http_api.access.port import AccessPort
-from http_api.access.refusals import Refusals
+from http_api.access.refusals import Refusals, name_in
 from http_api.serving.quotas import Quotas
-from milena.model.access import USER_PREFIX
+from milena.model.access import USER_PREFIX, ScramMechanism
 from milena.model.errors import MilenaError, UnauthenticatedError
-from node.kafka.sasl import CREDENTIALS_OF, MECHANISMS, OAUTHBEARER, REFUSED_TOKEN, SaslCredentials
+from node.access.scram_logins import ScramLogins
+from node.kafka.sasl import (
+    CREDENTIALS_OF,
+    MECHANISMS,
+    OAUTHBEARER,
+    REFUSED_TOKEN,
+    SCRAM,
+    SaslCredentials,
+)
+from node.kafka.scram import ScramExchange
 from raft_meta.machine.image import Image
 
 
@@ -30,6 +46,7 @@ class AccessServices:
     port: AccessPort
     quotas: Quotas
     group_shares: GroupShares
+    scram: ScramLogins
     has_tls: bool = False
 
     @property
@@ -57,6 +74,7 @@ class ConnectionIdentity:
     Invariants:
         ``_credentials`` are the last ones that were good, and None before that.
         ``_mechanism`` is set exactly between a handshake and the end of its exchange.
+        ``_exchange`` is set exactly between a handshake for SCRAM and the end of its exchange.
     """
 
     def __init__(
@@ -66,8 +84,9 @@ class ConnectionIdentity:
         self._callers = access.callers
         self.host = host
         self._certificate = certificate
-        self._credentials: SaslCredentials | None = None
+        self._credentials: SaslCredentials | ScramLogin | None = None
         self._mechanism: str | None = None
+        self._exchange: ScramExchange | None = None
         self._is_refused = False
         """Whether the exchange has failed, and the client has not confirmed that yet (OAUTHBEARER)."""
         self._caller: Caller = ANYBODY
@@ -134,7 +153,9 @@ class ConnectionIdentity:
             self._caller = found
         return self._caller
 
-    def _known(self, given: SaslCredentials | None) -> Caller | None:
+    def _known(self, given: SaslCredentials | ScramLogin | None) -> Caller | None:
+        if isinstance(given, ScramLogin):
+            return self._callers.proved(given, self.host)
         found = self._callers.known(
             None if given is None else given.authorization,
             self.host,
@@ -144,8 +165,8 @@ class ConnectionIdentity:
         )
         return None if found is None else self._of_user(found, given)
 
-    async def _identified(self, given: SaslCredentials | None) -> Caller:
-        assert given is not None, "a client without credentials is known"
+    async def _identified(self, given: SaslCredentials | ScramLogin | None) -> Caller:
+        assert isinstance(given, SaslCredentials), "any other client is known"
         return self._of_user(await self._callers.identify(given.authorization, self.host), given)
 
     def _of_user(self, found: Caller, given: SaslCredentials | None) -> Caller:
@@ -161,6 +182,9 @@ class ConnectionIdentity:
         if mechanism not in MECHANISMS:
             return False
         self._mechanism, self._is_refused, self.is_raw = mechanism, False, is_raw
+        self._exchange = None
+        if mechanism in SCRAM:
+            self._exchange = ScramExchange(ScramMechanism(mechanism), self._access.scram, self.host)
         return True
 
     async def authenticate(self, message: bytes, image: Image, wall_ms: int) -> SaslStep:
@@ -177,6 +201,8 @@ class ConnectionIdentity:
         if self._is_refused:
             self._mechanism = None
             raise UnauthenticatedError("this is not a good token, or it has expired")
+        if self._exchange is not None:
+            return self._proved(self._exchange, message, image)
         try:
             found = await self._authenticated(mechanism, message, image)
         except UnauthenticatedError:
@@ -193,20 +219,49 @@ class ConnectionIdentity:
         """Whether the last message of SASL was refused."""
         return self._is_refused
 
+    @property
+    def is_signing_in(self) -> bool:
+        """Whether an exchange is under way: the client owes a message."""
+        return self._mechanism is not None
+
+    def _proved(self, exchange: ScramExchange, message: bytes, image: Image) -> SaslStep:
+        """Take a message of SCRAM; with the last one, the client is signed in."""
+        try:
+            answer = exchange.take(message)
+            login = exchange.login
+            if login is not None:
+                found = self._callers.proved(login, self.host)
+                self._check_same(found)
+                self._credentials, self._caller = login, found
+                self._mechanism = self._exchange = None
+        except UnauthenticatedError as error:
+            self._mechanism = self._exchange = None
+            self._access.refusals.add_stranger(self.host, exchange.user, error.message, image.users)
+            raise
+        return SaslStep(answer)
+
+    def _check_same(self, found: Caller) -> None:
+        """Refuse a client that signs in again as another user.
+
+        Raises:
+            UnauthenticatedError: it does.
+        """
+        former = self._caller
+        is_again = self._credentials is not None and OPEN not in (former.version, found.version)
+        if is_again and found.principal != former.principal:
+            raise UnauthenticatedError(
+                f"the connection is {former.principal}'s; open another one to be {found.principal}"
+            )
+
     async def _authenticated(self, mechanism: str, message: bytes, image: Image) -> Caller:
         given: SaslCredentials | None = None
         try:
             given = CREDENTIALS_OF[mechanism](message)
             found = self._known(given) or await self._identified(given)
-            former = self._caller
-            is_again = self._credentials is not None and OPEN not in (former.version, found.version)
-            if is_again and found.principal != former.principal:
-                raise UnauthenticatedError(
-                    f"the connection is {former.principal}'s; open another one to be {found.principal}"
-                )
+            self._check_same(found)
         except UnauthenticatedError as error:
-            authorization = "" if given is None else given.authorization
-            self._access.refusals.add_stranger(self.host, authorization, error.message, image.users)
+            name = "" if given is None else name_in(given.authorization)
+            self._access.refusals.add_stranger(self.host, name, error.message, image.users)
             raise
         self._credentials, self._caller = given, found
         return found
@@ -225,6 +280,6 @@ class VouchedIdentity(ConnectionIdentity):
         self._vouched = vouched
         self.present()
 
-    def _known(self, given: SaslCredentials | None) -> Caller | None:
+    def _known(self, given: SaslCredentials | ScramLogin | None) -> Caller | None:
         del given
         return self._callers.vouched(self._vouched, self.host)

@@ -9,11 +9,13 @@ import base64
 import re
 from typing import NamedTuple
 
+from milena.model.access import ScramMechanism
 from milena.model.errors import UnauthenticatedError
 
 PLAIN = "PLAIN"
 OAUTHBEARER = "OAUTHBEARER"
-MECHANISMS = (OAUTHBEARER, PLAIN)
+SCRAM = tuple(ScramMechanism)
+MECHANISMS = (OAUTHBEARER, PLAIN, *SCRAM)
 
 REFUSED_TOKEN = b'{"status":"invalid_token"}'
 """The response to a bad token. The client answers it with ``\\x01``, and authentication has failed then."""
@@ -88,4 +90,4 @@ def bearer_credentials(message: bytes) -> SaslCredentials:
 
 
 CREDENTIALS_OF = {PLAIN: plain_credentials, OAUTHBEARER: bearer_credentials}
-"""The parser of each mechanism's first message."""
+"""The parser of the only message of each mechanism. SCRAM has more of them: see ``node.kafka.scram``."""

@@ -14,6 +14,7 @@ from raft_meta.machine.image import (
     GroupMember,
     PartitionKey,
     RestConsumer,
+    ScramCredential,
     TransactionExtent,
 )
 
@@ -636,6 +637,7 @@ class PutUser:
     """Create a user (``version`` 0), or change one: compare and set on its version. Response: the new version.
 
     The last superuser stays a superuser unless the mode is ``off``. ``revokes_tokens``: its tokens are deleted.
+    ``decoy_key``: 32 random bytes for ``Image.scram_decoy_key``, used if ``scram`` has the first credentials.
     """
 
     name: str
@@ -643,6 +645,8 @@ class PutUser:
     verifiers: tuple[str, ...]
     is_superuser: bool
     revokes_tokens: bool = field(default=False, metadata={"since": 11})
+    scram: tuple[ScramCredential, ...] = field(default=(), metadata={"since": 12})
+    decoy_key: bytes = field(default=b"", repr=False, metadata={"since": 12})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

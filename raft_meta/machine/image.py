@@ -440,6 +440,20 @@ class KafkaTransactionalId:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ScramCredential:
+    """A verifier of a password for one mechanism of SCRAM. Source: RFC 5802, section 3."""
+
+    mechanism: str
+    """A word of ``milena.model.access.ScramMechanism``."""
+    iterations: int
+    salt: bytes
+    stored_key: bytes = field(repr=False)
+    """Hash of the client's key: checks the proof of a client. It does not authenticate a client."""
+    server_key: bytes = field(repr=False)
+    """Signs the server's last message. Who has it can pretend to be the server to this user."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class User:
     """A user with a password. The principal is ``User:`` and the name."""
 
@@ -452,6 +466,8 @@ class User:
     """Hashes of the valid passwords, in PHC's string form: one, or two while a new password replaces an old one."""
     is_superuser: bool
     """Whether the user may do everything, regardless of entries."""
+    scram: tuple[ScramCredential, ...] = field(default=(), metadata={"since": 12})
+    """At most one for each mechanism, in ascending order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -580,6 +596,8 @@ class Image:
     access_version: int = 0
     """The index of the last command that changed permissions; 0: none did."""
     users: Map[str, User] = field(default_factory=Map)
+    scram_decoy_key: bytes = field(default=b"", repr=False)
+    """Secret from which nodes derive the salt that an unknown user is told. Set with the first SCRAM credential."""
     tokens: Map[str, Token] = field(default_factory=Map)
     """By token_id."""
     tokens_of: Map[str, tuple[str, ...]] = field(default_factory=Map)

@@ -65,6 +65,7 @@ class _Header:
     access_mode: str = field(default="off", metadata={"since": 7})
     access_version: int = field(default=0, metadata={"since": 7})
     audit_count: int = field(default=0, metadata={"since": 8})
+    scram_decoy_key: bytes = field(default=b"", metadata={"since": 12})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,6 +158,7 @@ def sections_of(image: Image) -> Iterator[tuple[int, Iterator[object]]]:
         access_mode=image.access_mode,
         access_version=image.access_version,
         audit_count=image.audit_count,
+        scram_decoy_key=image.scram_decoy_key,
     )
     yield HEADER, iter([shapes.pack(header)])
     yield BROKERS, _values(image.brokers)
@@ -550,5 +552,6 @@ class ImageReader:
             quotas=Map(self._quotas),
             audited=Map(self._audited),
             audit_count=header.audit_count,
+            scram_decoy_key=header.scram_decoy_key,
             audited_bytes=sum(audit.size_of(entry) for entry in self._audited.values()),
         )

@@ -3,7 +3,7 @@
 After a handshake of version 0, the message of SASL and its response are frames without headers (``raw_step``).
 A refusal is delayed, as over HTTP, and is the last response on the connection.
 
-Source: KIP-43 (mechanisms), KIP-152 (SaslAuthenticate), KIP-368 (sessions that end).
+Source: KIP-43 (mechanisms), KIP-84 (SCRAM), KIP-152 (SaslAuthenticate), KIP-368 (sessions that end).
 """
 
 import logging
@@ -87,8 +87,8 @@ async def raw_step(services: KafkaServices, identity: ConnectionIdentity, messag
         step = await _step(services, identity, message)
     except UnauthenticatedError as error:
         raise CloseConnectionError(error) from error
-    # A client that was refused a token sends one more message.
-    identity.is_raw = identity.is_refused
+    # SCRAM has two messages, and a client that was refused a token sends one more.
+    identity.is_raw = identity.is_signing_in
     return step.message
 
 

@@ -1,6 +1,7 @@
 """Access control in the image: users, tokens, access control entries and the mode.
 
-The image holds no secrets. Users have slow, salted hashes of their passwords; tokens have the hash of a random secret.
+The image holds no secrets but the key of SCRAM's decoys. Users have slow, salted hashes of their passwords, and SCRAM
+credentials if an operator asked for them; tokens have the hash of a random secret.
 The proposer creates salts, hashes and ids, and this module checks them. What a request may do is decided in
 ``raft_meta.machine.access.authorization``.
 """
@@ -32,7 +33,7 @@ from raft_meta.machine.commands import (
     SetAccessMode,
 )
 from raft_meta.machine.copies import replace
-from raft_meta.machine.image import Acl, Grant, Image, Token, User
+from raft_meta.machine.image import Acl, Grant, Image, ScramCredential, Token, User
 from raft_meta.machine.outcome import Outcome
 
 LEVEL = 7
@@ -41,6 +42,9 @@ LEVEL = 7
 FAMILIES_LEVEL = 11
 """The feature level from which on a token stores its parent (the token that created it), and the number of each user's
 tokens is limited."""
+
+SCRAM_LEVEL = 12
+"""The feature level from which on users may have SCRAM credentials."""
 
 USERS_MAX = 10_000
 TOKENS_MAX = 100_000
@@ -53,6 +57,10 @@ VERIFIERS_MAX = 2
 VERIFIER_LENGTH_MAX = 512
 NOTE_LENGTH_MAX = 255
 SECRET_HASH_BYTES = 32
+SCRAM_ITERATIONS_MIN, SCRAM_ITERATIONS_MAX = 4096, 16_384
+"""Bounds of the iterations of SCRAM credentials, as in Kafka."""
+SCRAM_SALT_BYTES_MAX = 128
+DECOY_KEY_BYTES = 32
 
 _USER_NAME = re.compile(words.USER_NAME)
 _PRINCIPAL = re.compile(f"({words.USER_PREFIX}|{words.GROUP_PREFIX}){words.PRINCIPAL_NAME}")
@@ -151,8 +159,11 @@ def _put_user(image: Image, index: int, command: PutUser) -> Outcome:
         version=index,
         verifiers=command.verifiers,
         is_superuser=command.is_superuser,
+        scram=command.scram,
     )
     _refuse(user_problems(user))
+    if command.scram:
+        image = _with_decoy_key(image, command.decoy_key)
     if command.revokes_tokens:
         image = _without_tokens(image, image.tokens_of.get(command.name, ()))
     if present is None and len(image.users) >= USERS_MAX:
@@ -160,6 +171,21 @@ def _put_user(image: Image, index: int, command: PutUser) -> Outcome:
     after = replace(image, users=image.users.set(user.name, user))
     _check_superuser_left(image, after)
     return Outcome(after, index)
+
+
+def _with_decoy_key(image: Image, key: bytes) -> Image:
+    """Return the image with a key for decoys. The first key stays, so that the decoys stay, too."""
+    if image.feature_level < SCRAM_LEVEL:
+        raise InvalidAccessError(
+            f"SCRAM credentials need feature level {SCRAM_LEVEL}, and the cluster is at {image.feature_level}."
+        )
+    if image.scram_decoy_key:
+        return image
+    if len(key) != DECOY_KEY_BYTES:
+        raise InvalidAccessError(
+            f"The first SCRAM credentials need {DECOY_KEY_BYTES} random bytes."
+        )
+    return replace(image, scram_decoy_key=key)
 
 
 def _delete_user(image: Image, command: DeleteUser) -> Outcome:
@@ -374,6 +400,28 @@ def user_problems(user: User) -> Iterator[str]:
         yield f"A user has at most {VERIFIERS_MAX} passwords."
     if any(not 1 <= len(verifier) <= VERIFIER_LENGTH_MAX for verifier in user.verifiers):
         yield "A password's hash is empty, or too long."
+    mechanisms = [credential.mechanism for credential in user.scram]
+    if mechanisms != sorted(set(mechanisms)):
+        yield "A user has at most one SCRAM credential for each mechanism, in ascending order."
+    for credential in user.scram:
+        yield from scram_problems(credential)
+
+
+def scram_problems(credential: ScramCredential) -> Iterator[str]:
+    """Yield a sentence for each reason why this SCRAM credential is invalid."""
+    if credential.mechanism not in set(words.ScramMechanism):
+        yield f"{credential.mechanism!r} is no mechanism of SCRAM: {', '.join(words.ScramMechanism)}."
+        return
+    if not SCRAM_ITERATIONS_MIN <= credential.iterations <= SCRAM_ITERATIONS_MAX:
+        yield (
+            f"SCRAM credentials have {SCRAM_ITERATIONS_MIN} to {SCRAM_ITERATIONS_MAX} iterations, "
+            f"not {credential.iterations}."
+        )
+    if not 1 <= len(credential.salt) <= SCRAM_SALT_BYTES_MAX:
+        yield f"A salt has 1 to {SCRAM_SALT_BYTES_MAX} bytes, not {len(credential.salt)}."
+    size = words.ScramMechanism(credential.mechanism).key_bytes
+    if {len(credential.stored_key), len(credential.server_key)} != {size}:
+        yield f"The keys of {credential.mechanism} have {size} bytes each."
 
 
 def token_problems(token: Token) -> Iterator[str]:
@@ -447,7 +495,13 @@ def problems(image: Image) -> Iterator[str]:
 
 
 def _of_users(image: Image) -> Iterator[str]:
+    if len(image.scram_decoy_key) not in {0, DECOY_KEY_BYTES}:
+        yield "the key of SCRAM's decoys has another length"
+    if image.scram_decoy_key and image.feature_level < SCRAM_LEVEL:
+        yield "SCRAM below the feature level that knows it"
     for user in image.users.values():
+        if user.scram and not image.scram_decoy_key:
+            yield f"user {user.name} has SCRAM credentials, and there is no key for decoys"
         if not 0 < user.created_index <= user.version <= image.access_version:
             yield f"user {user.name} comes from the future"
         yield from user_problems(user)

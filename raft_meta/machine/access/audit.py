@@ -188,11 +188,13 @@ def _seen_before(before: Image, command: c.Command) -> dict[str, object]:
         case c.PutUser():
             present = before.users.get(command.name)
             verifiers = () if present is None else present.verifiers
+            scram = () if present is None else present.scram
             return {
                 "is_new": present is None,
                 "is_password_changed": command.verifiers != verifiers,
-                # Left out unless true: entries are part of the image, and earlier releases do not have this field.
+                # Left out unless true: entries are part of the image, and earlier releases do not have these fields.
                 **({"are_tokens_revoked": True} if command.revokes_tokens else {}),
+                **({"is_scram_changed": True} if command.scram != scram else {}),
             }
         case _:
             return {}

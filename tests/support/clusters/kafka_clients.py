@@ -7,6 +7,8 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
+from kafka.net.sasl.scram import ScramClient
+
 from http_api.access.group_shares import GroupShares
 from http_api.access.port import RequestedToken
 from http_api.ports.node import ApiLimits
@@ -19,6 +21,7 @@ from milena.model.access import (
     PatternType,
     Permission,
     ResourceType,
+    ScramMechanism,
 )
 from milena.model.secret import Secret
 from node.assembly import Assembly
@@ -156,6 +159,26 @@ def plain(user: str, password: str) -> bytes:
     return f"\0{user}\0{password}".encode()
 
 
+async def sign_in_by_scram(
+    client: KafkaClient,
+    user: str,
+    password: str,
+    mechanism: ScramMechanism = ScramMechanism.SHA_256,
+    *,
+    version: int = 2,
+) -> Any:
+    """Authenticate as kafka-python does; return the last response, which may be a refusal."""
+    scram = ScramClient(user, password, mechanism)
+    found = await sign_in(client, scram.first_message(), mechanism, version=version)
+    if found.error_code == 0:
+        assert found.session_lifetime_ms in (0, None)
+        scram.process_server_first_message(found.auth_bytes)
+        found = await authenticate(client, scram.final_message(), version=version)
+    if found.error_code == 0:
+        scram.process_server_final_message(found.auth_bytes)
+    return found
+
+
 def decoded(key: int, version: int, body: bytes) -> Any:
     """A response as kafka-python decodes it; ``body`` begins behind the correlation id."""
     if version >= cold.flexible_from(key) and key != 18:
@@ -188,6 +211,7 @@ def services_of(node: Assembly) -> KafkaServices:
             port=node.access,
             quotas=Quotas(node.config.limits, lambda: node.metadata.image.quotas),
             group_shares=GroupShares(),
+            scram=node.scram_logins,
         ),
         pool=node._ports.pool,
     )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, cast
 from milena.model.types import MonotonicMs, WallMs
 from node.access.callers import Callers
 from node.access.passwords import Passwords
+from node.access.scram_logins import ScramLogins
 from node.access.service import AccessService
 from raft_meta.machine.access import access
 from raft_meta.machine.copies import replace
@@ -94,6 +95,13 @@ class NodeAccess:
             silence_ms_max=SILENCE_MS_MAX,
             has_first_user=False,
             random_bytes=rng.randbytes,
+        )
+        self.scram_logins = ScramLogins(
+            metadata=metadata,
+            callers=self.callers,
+            wrong=self.passwords.wrong,
+            clock=self.clock,
+            random_bytes=random.Random(2).randbytes,
         )
         self.service = AccessService(
             metadata=metadata,

@@ -7,7 +7,8 @@ from milena.model import access as words
 from milena.model.quotas import EVERY, QuotaKey
 from milena.model.types import WallMs
 from raft_meta.machine import commands as c
-from raft_meta.machine.image import Acl, Grant, Image
+from raft_meta.machine.access.access import SCRAM_LEVEL
+from raft_meta.machine.image import Acl, Grant, Image, ScramCredential
 
 USERS = ("ann", "bob", "root")
 NAMES = ("a", "a.b", "b", words.ANY_NAME)
@@ -43,7 +44,16 @@ class AccessSource:
             verifiers=("h",) * self.rng.choice([0, 1, 1, 2, 3]),
             is_superuser=self.rng.random() < 0.5,
             revokes_tokens=self.rng.random() < 0.2,
+            scram=self._scram(image),
+            decoy_key=self.rng.randbytes(32),
         )
+
+    def _scram(self, image: Image) -> tuple[ScramCredential, ...]:
+        if image.feature_level < SCRAM_LEVEL and self.rng.random() < 0.9:
+            return ()
+        iterations = self.rng.choice([4096, 4096, 8192, 16_384, 16_384, 1])
+        mechanisms = [word for word in words.ScramMechanism if self.rng.random() < 0.2]
+        return tuple(random_scram(self.rng, word, iterations=iterations) for word in mechanisms)
 
     def _drop(self, _: Image) -> c.Command:
         return c.DeleteUser(name=self.rng.choice(USERS))
@@ -93,6 +103,19 @@ def random_acl(rng: Random) -> Acl:
         operation=rng.choice(OPERATIONS),
         permission=rng.choice(["ALLOW", "ALLOW", "DENY"]),
         host=rng.choice(HOSTS),
+    )
+
+
+def random_scram(
+    rng: Random, mechanism: words.ScramMechanism, *, iterations: int = 4096
+) -> ScramCredential:
+    """Return a credential that no password fits."""
+    return ScramCredential(
+        mechanism=mechanism,
+        iterations=iterations,
+        salt=rng.randbytes(16),
+        stored_key=rng.randbytes(mechanism.key_bytes),
+        server_key=rng.randbytes(mechanism.key_bytes),
     )
 
 

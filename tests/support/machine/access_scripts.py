@@ -2,7 +2,7 @@
 
 init-access root [mode=required]                     create the first user
 mode required
-user ann [version=0] [passwords=p,q] [super]         create or change a user
+user ann [version=0] [passwords=p,q] [super] [scram=SCRAM-SHA-256:4096,..] [key=none]     create or change a user
 delete-user ann
 token tok00001 ann [of=7] [grants=TOPIC:orders*:READ+WRITE,..] [expires=5000]
 delete-tokens tok00001,..
@@ -12,7 +12,7 @@ quota ann/app request_rate=5 producer_byte_rate=      /app and ann/ name only on
 
 from milena.model.types import WallMs
 from raft_meta.machine import commands as c
-from raft_meta.machine.image import Acl, Grant, Image
+from raft_meta.machine.image import Acl, Grant, Image, ScramCredential
 
 VERBS = ("init-access", "mode", "user", "delete-user", "token", "delete-tokens", "acls", "quota")
 
@@ -33,6 +33,8 @@ def command_of(image: Image, verb: str, words: tuple[str, ...], named: dict[str,
                 version=int(named.get("version", known.version if known else 0)),
                 verifiers=tuple(word for word in named.get("passwords", "").split(",") if word),
                 is_superuser="super" in words,
+                scram=tuple(_scram(text) for text in named.get("scram", "").split(",") if text),
+                decoy_key=b"" if named.get("key") == "none" else b"d" * 32,
             )
         case "delete-user":
             return c.DeleteUser(name=first)
@@ -65,6 +67,18 @@ def command_of(image: Image, verb: str, words: tuple[str, ...], named: dict[str,
 def _pattern(text: str) -> tuple[str, str]:
     is_prefix = text.endswith("*") and text != "*"
     return ("PREFIXED", text[:-1]) if is_prefix else ("LITERAL", text)
+
+
+def _scram(text: str) -> ScramCredential:
+    mechanism, iterations = text.split(":")
+    size = 64 if mechanism.endswith("512") else 32
+    return ScramCredential(
+        mechanism=mechanism,
+        iterations=int(iterations),
+        salt=b"salt",
+        stored_key=b"s" * size,
+        server_key=b"v" * size,
+    )
 
 
 def _grant(text: str) -> Grant:

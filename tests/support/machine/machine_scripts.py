@@ -37,6 +37,7 @@ from raft_meta.machine.image import (
     PartitionKey,
     Quota,
     Reassignment,
+    ScramCredential,
     Suspect,
     Token,
     User,
@@ -460,6 +461,8 @@ def _cluster_differences(before: Image, now: Image) -> list[str]:
         lines.append(f"access_mode {before.access_mode} -> {now.access_mode}")
     if before.access_version != now.access_version:
         lines.append("access changed")
+    if before.scram_decoy_key != now.scram_decoy_key:
+        lines.append("decoys have a key")
     return lines
 
 
@@ -499,7 +502,7 @@ SHOWN_OF_NEW = {
     Broker: ("broker_epoch", "is_fenced"),
     Partition: ("leader", "isr", "eligible"),
     AllocatedProducer: ("producer_epoch", "name"),
-    User: ("created_index", "verifiers", "is_superuser"),
+    User: ("created_index", "verifiers", "is_superuser", "scram"),
     Token: ("user", "user_index", "expires_ms"),
     Quota: ("limits",),
     AuditEntry: ("index", "principal", "action", "change"),
@@ -541,6 +544,8 @@ def render(value: object) -> str:
         )
     if isinstance(value, tuple):
         return ",".join(render(item) for item in value)
+    if isinstance(value, ScramCredential):
+        return f"{value.mechanism}/{value.iterations}"
     if isinstance(value, Suspect):
         return f"{value.broker_id}@{value.last_epoch}:{value.log_end_offset}"
     if hasattr(value, "items"):

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from milena.model.access import AccessMode
+from milena.model.secret import Secret
 from node.kafka.connection import KafkaPatience
 from tests.support.clusters.kafka_clients import (
     ADMIN,
@@ -14,6 +15,7 @@ from tests.support.clusters.kafka_clients import (
     listener_of,
     plain,
     sign_in,
+    sign_in_by_scram,
     token_of,
 )
 from tests.support.clusters.nodes import Cluster, SimNode, cluster_of
@@ -69,6 +71,40 @@ async def test_a_changed_password_ends_the_connections_of_the_former_one() -> No
         # An idle one ends at the next check.
         idle.connection.check(asyncio.get_running_loop().time())
         assert idle.transport.is_aborted
+
+
+@virtual
+async def test_changed_scram_credentials_end_the_connections_of_the_former_ones() -> None:
+    async with cluster_of(Cluster(node_ids=(1,))) as cluster:
+        node = cluster.nodes[1]
+        await close_cluster(node)
+
+        async def put(name: str, password: str) -> None:
+            await node.access.put_user(
+                name, password=Secret(password), is_superuser=True, keeps_previous=True, scram=True
+            )
+
+        async def by_scram(name: str, password: str) -> KafkaClient:
+            client = client_of(node)
+            assert (await sign_in_by_scram(client, name, password)).error_code == 0
+            return client
+
+        await put("eve", "secret-of-eve")
+        client, idle = [await by_scram("eve", "secret-of-eve") for _ in range(2)]
+        # A change of another user ends none.
+        await put("sue", "secret-of-sue")
+        other = await by_scram("sue", "secret-of-sue")
+        assert await is_served(client)
+        await put("eve", "next-secret-of-eve")
+        assert not await is_served(client)
+        idle.connection.check(asyncio.get_running_loop().time())
+        assert idle.transport.is_aborted
+        assert await is_served(other)
+        renewed = await by_scram("eve", "next-secret-of-eve")
+        await node.access.put_user(
+            "eve", password=None, is_superuser=None, keeps_previous=False, scram=False
+        )
+        assert not await is_served(renewed)
 
 
 @virtual

@@ -400,6 +400,23 @@ REQUESTS: dict[int, Asked] = {
         },
         31,
     ),
+    50: Asked(0, lambda _: {"users": None}, 31),
+    51: Asked(
+        0,
+        lambda _: {
+            "deletions": [],
+            "upsertions": [
+                {
+                    "name": "eve",
+                    "mechanism": 1,
+                    "iterations": 4096,
+                    "salt": b"salt",
+                    "salted_password": bytes(32),
+                }
+            ],
+        },
+        31,
+    ),
     55: Asked(
         1,
         lambda _: {

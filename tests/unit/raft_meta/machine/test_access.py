@@ -1,21 +1,27 @@
 """Users, tokens and entries in the state: bounds and format; what commands do is in the golden scripts."""
 
+import dataclasses
+from random import Random
+from typing import Any
+
 import msgpack  # type: ignore[import-untyped]  # ships no type hints
 import pytest
 
+from milena.model.access import ScramMechanism
 from milena.model.errors import AccessLimitError
 from milena.model.types import WallMs
 from raft_meta.machine import codec
 from raft_meta.machine import commands as c
 from raft_meta.machine.access import access
 from raft_meta.machine.copies import replace
-from raft_meta.machine.image import Grant
+from raft_meta.machine.image import Grant, ScramCredential
+from tests.support.machine.access_commands import random_scram
 from tests.support.machine.access_scripts import acl_of
 from tests.support.machine.images import Cluster
 
 
-def cluster_with(*acls: str) -> Cluster:
-    cluster = Cluster(level=access.LEVEL)
+def cluster_with(*acls: str, level: int = access.LEVEL) -> Cluster:
+    cluster = Cluster(level=level)
     cluster.do(c.InitAccess(name="root", verifier="h", access_mode="required"))
     cluster.do(c.AlterAcls(added=tuple(acl_of(text) for text in acls), removed=()))
     return cluster
@@ -103,6 +109,87 @@ def test_the_format_of_access_is_a_promise() -> None:
     ]
     assert sections[15] == [["User:ann", "TOPIC", "PREFIXED", "orders", "READ", "ALLOW", "*"]]
     assert codec.decode_image(codec.encode_image(image)) == image
+
+
+def test_the_format_of_scram_credentials_is_a_promise() -> None:
+    cluster = cluster_with(level=access.SCRAM_LEVEL)
+    credential = ScramCredential(
+        mechanism="SCRAM-SHA-256",
+        iterations=4096,
+        salt=b"salt",
+        stored_key=b"s" * 32,
+        server_key=b"v" * 32,
+    )
+    command = c.PutUser(
+        name="ann",
+        version=0,
+        verifiers=(),
+        is_superuser=False,
+        scram=(credential,),
+        decoy_key=b"d" * 32,
+    )
+    cluster.do(command)
+    image = cluster.image
+    row = ["SCRAM-SHA-256", 4096, b"salt", b"s" * 32, b"v" * 32]
+    envelope = msgpack.unpackb(codec.encode_envelope(cluster.envelope(command)))
+    assert envelope[6] == ["ann", 0, [], False, False, [row], b"d" * 32]
+    chunks = [chunk[8:] for chunk in codec.encode_image(image)]
+    assert msgpack.unpackb(chunks[0][5:])[1][0][-2:] == [image.audit_count, b"d" * 32]
+    ann = image.users["ann"]
+    sections = dict(msgpack.unpackb(body) for body in chunks[1:])
+    assert sections[13][0] == ["ann", ann.created_index, ann.version, [], False, [row]]
+    assert codec.decode_image(codec.encode_image(image)) == image
+
+
+def test_a_user_without_scram_has_the_bytes_of_the_level_before() -> None:
+    cluster = cluster_with(level=access.SCRAM_LEVEL)
+    cluster.do(c.PutUser(name="ann", version=0, verifiers=("x",), is_superuser=False))
+    image = cluster.image
+    chunks = [chunk[8:] for chunk in codec.encode_image(image)]
+    assert msgpack.unpackb(chunks[0][5:])[1][0][-2:] == [image.access_version, image.audit_count]
+    sections = dict(msgpack.unpackb(body) for body in chunks[1:])
+    assert [len(row) for row in sections[13]] == [5, 5]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"scram_decoy_key": b""},
+        {"scram_decoy_key": b"short"},
+        {"feature_level": access.SCRAM_LEVEL - 1},
+    ],
+)
+def test_an_image_with_impossible_scram_is_refused(changes: dict[str, object]) -> None:
+    cluster = cluster_with(level=access.SCRAM_LEVEL)
+    credential = random_scram(Random(1), ScramMechanism.SHA_256)
+    command = c.PutUser(
+        name="ann",
+        version=0,
+        verifiers=(),
+        is_superuser=False,
+        scram=(credential,),
+        decoy_key=b"d" * 32,
+    )
+    assert cluster.do(command).error is None
+    assert not list(access.problems(cluster.image))
+    assert list(access.problems(replace(cluster.image, **changes)))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"salt": b""},
+        {"salt": bytes(access.SCRAM_SALT_BYTES_MAX + 1)},
+        {"stored_key": bytes(31)},
+        {"server_key": bytes(64)},
+        {"mechanism": "SCRAM-SHA-512"},
+        {"iterations": 0},
+    ],
+)
+def test_scram_credentials_of_other_sizes_are_refused(changes: dict[str, Any]) -> None:
+    credential = random_scram(Random(1), ScramMechanism.SHA_256)
+    assert not list(access.scram_problems(credential))
+    assert list(access.scram_problems(dataclasses.replace(credential, **changes)))
 
 
 def test_an_image_without_access_has_the_bytes_of_the_level_before() -> None:

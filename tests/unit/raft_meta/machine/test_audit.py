@@ -1,17 +1,22 @@
 """Who changed what, in the state: bounds, format, and secrets in no entry; the rest is in the golden scripts."""
 
+import json
 from dataclasses import fields
+from random import Random
 
 import msgpack  # type: ignore[import-untyped]  # ships no type hints
 import pytest
 
+from milena.model.access import ScramMechanism
 from milena.model.errors import CorruptLogError, InvalidRequestError
 from milena.model.types import WallMs
 from raft_meta.machine import codec, invariants
 from raft_meta.machine import commands as c
 from raft_meta.machine.access import audit
+from raft_meta.machine.access.access import SCRAM_LEVEL
 from raft_meta.machine.apply import Applied
 from raft_meta.machine.copies import replace
+from tests.support.machine.access_commands import random_scram
 from tests.support.machine.images import Cluster
 
 
@@ -57,8 +62,8 @@ def test_a_change_that_no_record_could_hold_is_told_by_its_length(
 def test_no_secret_is_told() -> None:
     """Fields that hold one are in no list of what is told, and their values in no entry."""
     told = {name for _, names in audit.TOLD.values() for name in names}
-    assert told.isdisjoint({"verifier", "verifiers", "secret_hash"})
-    cluster = AuditedCluster()
+    assert told.isdisjoint({"verifier", "verifiers", "secret_hash", "scram", "decoy_key"})
+    cluster = AuditedCluster(level=SCRAM_LEVEL)
     cluster.user("bob", "verifier-of-bob")
     bob = cluster.image.users["bob"]
     made = c.CreateToken(
@@ -78,6 +83,23 @@ def test_no_secret_is_told() -> None:
     other = Cluster(level=audit.LEVEL).do(first).change
     assert other is not None
     assert "verifier-of" not in other.change
+
+
+def test_a_change_of_scram_credentials_is_told_without_them() -> None:
+    cluster = AuditedCluster(level=SCRAM_LEVEL)
+    cluster.user("ann")
+    ann = cluster.image.users["ann"]
+    credential = random_scram(Random(1), ScramMechanism.SHA_256)
+    put = c.PutUser(name="ann", version=ann.version, verifiers=(), is_superuser=False)
+    applied = cluster.asked(replace(put, scram=(credential,), decoy_key=b"d" * 32))
+    assert applied.change is not None
+    assert json.loads(applied.change.change) == {
+        "is_new": False,
+        "is_password_changed": False,
+        "is_scram_changed": True,
+        "is_superuser": False,
+        "name": "ann",
+    }
 
 
 def test_what_is_told_are_fields_of_commands() -> None:

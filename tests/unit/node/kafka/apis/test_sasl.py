@@ -3,10 +3,15 @@
 import asyncio
 import struct
 
-from milena.model.access import AccessMode
+import pytest
+from kafka.net.sasl.scram import ScramClient
+
+from milena.model.access import AccessMode, ScramMechanism
+from milena.model.secret import Secret
 from tests.support.clusters.kafka_clients import (
     ADMIN,
     ANN,
+    BOB,
     KafkaClient,
     authenticate,
     client_of,
@@ -14,6 +19,7 @@ from tests.support.clusters.kafka_clients import (
     listener_of,
     plain,
     sign_in,
+    sign_in_by_scram,
     token_of,
 )
 from tests.support.clusters.nodes import Cluster, SimNode, cluster_of
@@ -146,7 +152,7 @@ async def test_a_mechanism_that_does_not_exist_is_answered_with_those_that_do() 
         found = await client.call(17, 1, mechanism="GSSAPI")
         assert (found.error_code, found.mechanisms) == (
             UNSUPPORTED_MECHANISM,
-            ["OAUTHBEARER", "PLAIN"],
+            ["OAUTHBEARER", "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"],
         )
 
 
@@ -213,3 +219,185 @@ async def test_a_client_may_sign_in_again_as_the_same_user_only() -> None:
         )
         await settle()
         assert client.transport.is_aborted
+
+
+# -- SCRAM -----------------------------------------------------------------------------------------
+
+
+async def with_scram(node: SimNode, *, mode: AccessMode = AccessMode.REQUIRED) -> None:
+    """Close the cluster, and give its users SCRAM credentials."""
+    await close_cluster(node, mode=mode)
+    for name, password in (ADMIN, ANN):
+        await node.access.put_user(
+            name, password=Secret(password), is_superuser=None, keeps_previous=False, scram=True
+        )
+
+
+@virtual
+async def test_a_user_with_scram_credentials_proves_its_password() -> None:
+    async with cluster_of(Cluster(node_ids=(1,))) as cluster:
+        node = cluster.nodes[1]
+        await with_scram(node)
+        for mechanism in ScramMechanism:
+            for version in (0, 1, 2):
+                client = client_of(node)
+                found = await sign_in_by_scram(client, *ADMIN, mechanism, version=version)
+                assert found.error_code == 0
+                assert (await client.call(60, 0)).error_code == 0
+
+
+@virtual
+async def test_a_wrong_proof_is_refused_late_and_the_connection_ends() -> None:
+    async with cluster_of(Cluster(node_ids=(1,))) as cluster:
+        node = cluster.nodes[1]
+        await with_scram(node)
+        loop = asyncio.get_running_loop()
+        messages = set()
+        for user, password in (("admin", "wrong"), ("nobody", "wrong"), ("bob", BOB[1])):
+            client, before_s = client_of(node), loop.time()
+            found = await sign_in_by_scram(client, user, password)
+            assert found.error_code == FAILED
+            messages.add(found.error_message)
+            assert loop.time() - before_s >= node.config.limits.bad_credentials_delay_ms / 1000
+            await settle()
+            assert client.transport.is_aborted
+        assert len(messages) == 1
+        rows = node.refusals.take()["refusals"]
+        assert [(row["principal"], row["address"]) for row in rows] == [(None, "127.0.0.1")] * 3
+        assert [row["what"].rpartition(" (")[2] for row in rows] == [
+            "user admin)",
+            "there is no user of this name and password",
+            "user bob)",
+        ]
+
+
+@pytest.mark.parametrize("step", ["first", "final"])
+@pytest.mark.parametrize("message", [b"", b"n,,", b"\xff" * 9, b"n,,n=ann,r=x,m=y", b"a" * 60_000])
+def test_a_malformed_message_ends_its_own_connection_alone(step: str, message: bytes) -> None:
+    @virtual
+    async def run() -> None:
+        async with cluster_of(Cluster(node_ids=(1,))) as cluster:
+            node = cluster.nodes[1]
+            await with_scram(node)
+            good, client = client_of(node), client_of(node)
+            assert (await sign_in_by_scram(good, *ADMIN)).error_code == 0
+            if step == "first":
+                found = await sign_in(client, message, "SCRAM-SHA-256")
+            else:
+                first = ScramClient(*ADMIN, "SCRAM-SHA-256").first_message()
+                assert (await sign_in(client, first, "SCRAM-SHA-256")).error_code == 0
+                found = await authenticate(client, message)
+            assert (found.error_code, found.auth_bytes) == (FAILED, b"")
+            await settle()
+            assert client.transport.is_aborted
+            assert (await good.call(60, 0)).error_code == 0
+
+    run()
+
+
+@virtual
+async def test_half_an_exchange_lets_no_request_in() -> None:
+    async with cluster_of(Cluster(node_ids=(1,))) as cluster:
+        node = cluster.nodes[1]
+        await with_scram(node)
+        client = client_of(node)
+        first = ScramClient(*ADMIN, "SCRAM-SHA-256").first_message()
+        assert (await sign_in(client, first, "SCRAM-SHA-256")).error_code == 0
+        client.ask(60, 0, b"\0\0\0")
+        await client.connection.idle()
+        assert client.answers() == []
+        assert client.transport.is_aborted
+
+
+@virtual
+async def test_a_handshake_begins_the_exchange_again() -> None:
+    async with cluster_of(Cluster(node_ids=(1,))) as cluster:
+        node = cluster.nodes[1]
+        await with_scram(node)
+        client, scram = client_of(node), ScramClient(*ADMIN, "SCRAM-SHA-256")
+        found = await sign_in(client, scram.first_message(), "SCRAM-SHA-256")
+        scram.process_server_first_message(found.auth_bytes)
+        assert (await client.call(17, 1, mechanism="SCRAM-SHA-256")).error_code == 0
+        # The final message belongs to the exchange before.
+        assert (await authenticate(client, scram.final_message())).error_code == FAILED
+        # After an exchange, there is none.
+        client = client_of(node)
+        assert (await sign_in_by_scram(client, *ADMIN)).error_code == 0
+        assert (await authenticate(client, b"n,,n=admin,r=x")).error_code == ILLEGAL_STATE
+
+
+@virtual
+async def test_after_handshake_0_both_messages_of_scram_have_no_header() -> None:
+    async with cluster_of(Cluster(node_ids=(1,))) as cluster:
+        node = cluster.nodes[1]
+        await with_scram(node)
+
+        async def step(client: KafkaClient, message: bytes) -> bytes:
+            client.send(raw(message))
+            await client.connection.idle()
+            sent = bytes(client.transport.sent)
+            client.transport.sent.clear()
+            return sent[4:]
+
+        client, scram = client_of(node), ScramClient(*ADMIN, "SCRAM-SHA-512")
+        assert (await client.call(17, 0, mechanism="SCRAM-SHA-512")).error_code == 0
+        scram.process_server_first_message(await step(client, scram.first_message()))
+        scram.process_server_final_message(await step(client, scram.final_message()))
+        assert (await client.call(60, 0)).error_code == 0
+        refused, scram = client_of(node), ScramClient("admin", "wrong", "SCRAM-SHA-512")
+        await refused.call(17, 0, mechanism="SCRAM-SHA-512")
+        scram.process_server_first_message(await step(refused, scram.first_message()))
+        assert await step(refused, scram.final_message()) == b""
+        await settle()
+        assert refused.transport.is_aborted
+
+
+@virtual
+async def test_an_address_with_too_many_wrong_proofs_gets_no_response() -> None:
+    async with cluster_of(Cluster(node_ids=(1,))) as cluster:
+        node = cluster.nodes[1]
+        await with_scram(node)
+        for _ in range(30):
+            node.callers._passwords.wrong.add("10.0.0.9", node.clock.now_ms())
+        listener = listener_of(node)
+        there = KafkaClient(listener.connection(), "10.0.0.9")
+        await there.call(17, 1, mechanism="SCRAM-SHA-256")
+        there.ask(36, 0, raw(ScramClient(*ADMIN, "SCRAM-SHA-256").first_message()))
+        await there.connection.idle()
+        await settle()
+        assert there.answers() == []
+        assert there.transport.is_aborted
+        here = KafkaClient(listener.connection())
+        assert (await sign_in_by_scram(here, *ADMIN)).error_code == 0
+
+
+@virtual
+async def test_a_client_may_sign_in_again_by_scram_as_the_same_user_only() -> None:
+    async with cluster_of(Cluster(node_ids=(1,))) as cluster:
+        node = cluster.nodes[1]
+        await with_scram(node)
+        client = client_of(node)
+        token = await token_of(node, "admin", lifetime_ms=60_000)
+        assert (await sign_in(client, plain("admin", token))).error_code == 0
+        assert (await sign_in_by_scram(client, *ADMIN)).error_code == 0
+        assert (await sign_in(client, plain(*ADMIN))).error_code == 0
+        found = await sign_in_by_scram(client, *ANN)
+        assert (found.error_code, found.error_message) == (
+            FAILED,
+            "the connection is User:admin's; open another one to be User:ann",
+        )
+        await settle()
+        assert client.transport.is_aborted
+
+
+@virtual
+async def test_scram_in_an_open_cluster_needs_the_right_password() -> None:
+    async with cluster_of(Cluster(node_ids=(1,))) as cluster:
+        node = cluster.nodes[1]
+        await with_scram(node, mode=AccessMode.OFF)
+        good = client_of(node)
+        assert (await sign_in_by_scram(good, *ANN)).error_code == 0
+        # The client would notice: the node could not sign the last message.
+        assert (await sign_in_by_scram(client_of(node), "ann", "wrong")).error_code == FAILED
+        await node.access.set_mode(AccessMode.REQUIRED)
+        assert (await good.call(60, 0)).error_code == 0
