@@ -14,7 +14,14 @@ from http_api.shapes.blocks import (
     text,
 )
 from http_api.shapes.v3 import ITEM_METADATA, LIST_METADATA
-from milena.model.access import AccessMode, Operation, PatternType, Permission, ResourceType
+from milena.model.access import (
+    AccessMode,
+    Operation,
+    PatternType,
+    Permission,
+    ResourceType,
+    ScramMechanism,
+)
 
 _MODE = choice(*AccessMode)
 _OPERATION = choice(*Operation)
@@ -42,6 +49,9 @@ USER = answer(
     is_superuser=boolean(),
     password_count=count("two while one of them is on its way out"),
     token_count=count("how many tokens speak for it: they outlive its password"),
+    scram_mechanisms=listing(
+        choice(*ScramMechanism), "by which Kafka clients may prove its password"
+    ),
 )
 USERS = answer("Users", total=count("of all that fit"), users=listing(USER, "those of the page"))
 USER_CHANGE = request(
@@ -53,6 +63,14 @@ USER_CHANGE = request(
         nullable(boolean("the password before stays good, too, until the next change"))
     ),
     revoke_tokens=Optional(nullable(boolean("the user's tokens are deleted; absent: they stay"))),
+    scram=Optional(
+        nullable(
+            boolean(
+                "whether the user has SCRAM credentials, made from 'password'; absent: a new password renews "
+                "those that it has"
+            )
+        )
+    ),
 )
 
 GRANT = request(

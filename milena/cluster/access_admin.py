@@ -70,6 +70,7 @@ class AccessAdmin:
         is_superuser: bool | None = None,
         keep_previous: bool = False,
         revoke_tokens: bool = False,
+        scram: bool | None = None,
     ) -> UserView:
         """Create a user, or change an existing one; None leaves a property unchanged.
 
@@ -79,6 +80,8 @@ class AccessAdmin:
             is_superuser: whether the user may do everything, regardless of access control entries.
             keep_previous: the former password stays valid beside the new one, until a third password is set.
             revoke_tokens: delete the user's tokens. By default they stay valid when the password changes.
+            scram: whether Kafka clients may prove the password by SCRAM. True needs ``password``. None: a new password
+                renews the SCRAM credentials that the user has.
 
         Raises:
             AnswerError: a bad name or password, or no superuser would be left; the message says what to change.
@@ -95,6 +98,8 @@ class AccessAdmin:
             body["keep_previous"] = True
         if revoke_tokens:
             body["revoke_tokens"] = True
+        if scram is not None:
+            body["scram"] = scram
         # A repeat with ``keep_previous`` would store the new password as the former one too, and lose the former one.
         answer = await self._http.put(_user_path(name), body, is_repeatable=not keep_previous)
         return user_view(AnswerFields(answer, "user"))

@@ -28,12 +28,17 @@ class AccessView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserView:
-    """A user. ``password_count`` is 0 or 1, or 2 while a former password is still valid."""
+    """A user. ``password_count`` is 0 or 1, or 2 while a former password is still valid.
+
+    ``scram_mechanisms``: how Kafka clients may prove the password; values of ``milena.model.access.ScramMechanism``, or
+    of a later release. Nodes of earlier releases show none.
+    """
 
     name: str
     is_superuser: bool
     password_count: int
     token_count: int
+    scram_mechanisms: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,6 +137,7 @@ def user_view(found: AnswerFields) -> UserView:
         is_superuser=found.boolean("is_superuser"),
         password_count=found.integer("password_count"),
         token_count=found.integer("token_count"),
+        scram_mechanisms=found.strings("scram_mechanisms"),
     )
 
 

@@ -75,7 +75,7 @@ ACCESS_ROUTES = (
         description=(
             "Needs ALTER on the cluster; superusers are made and changed by superusers. A caller that came with a "
             "password may change its own. Tokens outlive a password: `token_count` says how many there are, and "
-            "`revoke_tokens` deletes them."
+            "`revoke_tokens` deletes them. `scram` lets Kafka clients prove the password by SCRAM."
         ),
         body=Body(content=json_content(shapes.USER_CHANGE)),
         errors=(

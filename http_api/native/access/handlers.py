@@ -113,9 +113,15 @@ async def put_user(call: Call) -> web.Response:
     if keeps_previous and password is None:
         raise InvalidFieldError("the body: 'keep_previous' says what becomes of a new 'password'")
     revokes_tokens = fields.boolean("revoke_tokens")
+    scram = fields.boolean("scram") if fields.has("scram") else None
+    if scram and password is None:
+        raise InvalidFieldError(
+            "the body: 'scram' needs 'password': credentials are made from it, and it is not stored"
+        )
     caller = call.rights.caller
     is_own = caller.user == name and caller.has_password and is_superuser is None
-    if is_own and password is not None:
+    # SCRAM credentials are weaker than the hash of a password, so an operator decides whether a user has them.
+    if is_own and password is not None and scram is None:
         call.rights.has_asked = True
     else:
         call.rights.authorize(Operation.ALTER, ResourceType.CLUSTER, [CLUSTER_NAME])
@@ -126,6 +132,7 @@ async def put_user(call: Call) -> web.Response:
         is_superuser=is_superuser,
         keeps_previous=keeps_previous,
         revokes_tokens=revokes_tokens,
+        scram=scram,
     )
     changed = [
         word
@@ -134,6 +141,7 @@ async def put_user(call: Call) -> web.Response:
             ("password", password is not None),
             ("superuser" if user.is_superuser else "no superuser", is_superuser is not None),
             ("tokens revoked", revokes_tokens),
+            ("SCRAM" if user.scram else "no SCRAM", scram is not None),
         )
         if is_said
     ]
@@ -156,6 +164,7 @@ def _user(call: Call, user: User) -> dict[str, object]:
         "is_superuser": user.is_superuser,
         "password_count": len(user.verifiers),
         "token_count": len(call.ports.metadata.image.tokens_of.get(user.name, ())),
+        "scram_mechanisms": [credential.mechanism for credential in user.scram],
     }
 
 

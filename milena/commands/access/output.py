@@ -27,9 +27,15 @@ def access_text(view: AccessView) -> str:
 def users_text(users: Iterable[UserView]) -> str:
     """Return one line per user."""
     return table(
-        ("USER", "SUPERUSER", "PASSWORDS", "TOKENS"),
+        ("USER", "SUPERUSER", "PASSWORDS", "TOKENS", "SCRAM"),
         [
-            (u.name, "yes" if u.is_superuser else "no", u.password_count, u.token_count)
+            (
+                u.name,
+                "yes" if u.is_superuser else "no",
+                u.password_count,
+                u.token_count,
+                ", ".join(one.removeprefix("SCRAM-") for one in u.scram_mechanisms) or "no",
+            )
             for u in users
         ],
     )
@@ -38,7 +44,8 @@ def users_text(users: Iterable[UserView]) -> str:
 def user_text(user: UserView) -> str:
     """Return one user as a sentence."""
     rank = "superuser" if user.is_superuser else "user"
-    return f"{rank} {user.name}: {_count(user.password_count, 'password')}, {_count(user.token_count, 'token')}"
+    parts = [_count(user.password_count, "password"), _count(user.token_count, "token")]
+    return f"{rank} {user.name}: {', '.join([*parts, *user.scram_mechanisms])}"
 
 
 def quotas_text(quotas: Iterable[QuotaView]) -> str:

@@ -44,6 +44,8 @@ def list_users(target: ClusterTarget, is_json: bool) -> None:
     is_flag=True,
     help="Create the user without a password: it signs in with tokens.",
 )
+@click.option("--scram", "has_scram", is_flag=True,
+              help="Let Kafka clients sign in by SCRAM with the password.")  # fmt: skip
 @click.option("--json", "is_json", is_flag=True, help="Print JSON, for programs.")
 @click.pass_obj
 def create_user(
@@ -53,6 +55,7 @@ def create_user(
     is_superuser: bool,
     file: str | None,
     no_password: bool,
+    has_scram: bool,
     is_json: bool,
 ) -> None:
     """Create users, one after the other. It stops at the first that cannot be created.
@@ -61,6 +64,8 @@ def create_user(
     """
     if no_password and file is not None:
         raise click.UsageError("say either --password-file or --no-password")
+    if no_password and has_scram:
+        raise click.UsageError("--scram needs a password: leave out --no-password")
     each = list(dict.fromkeys(names))
     if file is not None and len(each) > 1:
         raise click.UsageError(
@@ -79,7 +84,9 @@ def create_user(
                 status=409,
                 error_code=None,
             )
-        return await client.access.put_user(name, password=password, is_superuser=is_superuser)
+        return await client.access.put_user(
+            name, password=password, is_superuser=is_superuser, scram=has_scram or None
+        )
 
     for name, password in passwords.items():
         _show(target.run(partial(work, name=name, password=password)), "created", is_json)
@@ -95,6 +102,9 @@ def create_user(
               help="Accept the former password, too, until the next change.")  # fmt: skip
 @click.option("--revoke-tokens", is_flag=True,
               help="Delete the user's tokens, too. Without this they stay valid.")  # fmt: skip
+@click.option("--scram/--no-scram", "has_scram", default=None,
+              help="Let Kafka clients sign in by SCRAM with the new password, or no longer; "
+              "--no-scram does not ask for a password.")  # fmt: skip
 @click.option("--json", "is_json", is_flag=True, help="Print JSON, for programs.")
 @click.pass_obj
 def change_user(
@@ -105,10 +115,12 @@ def change_user(
     file: str | None,
     keep_previous: bool,
     revoke_tokens: bool,
+    has_scram: bool | None,
     is_json: bool,
 ) -> None:
     """Change the password of the user NAME, or make NAME a superuser, or no longer one."""
-    is_password_meant = is_superuser is None or file is not None or keep_previous
+    is_other_meant = is_superuser is not None or has_scram is False
+    is_password_meant = not is_other_meant or file is not None or keep_previous or bool(has_scram)
     password = _password(file, name) if is_password_meant else None
 
     async def work(client: AdminClient) -> UserView:
@@ -120,6 +132,7 @@ def change_user(
             is_superuser=is_superuser,
             keep_previous=keep_previous,
             revoke_tokens=revoke_tokens,
+            scram=has_scram,
         )
 
     changed = target.run(work)

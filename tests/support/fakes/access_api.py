@@ -28,6 +28,7 @@ class FakeAccessApi:
         """The passwords of each user, the newest first."""
         self.superusers: set[str] = set()
         self.tokens: dict[str, list[dict[str, Any]]] = {}
+        self.scram: dict[str, list[str]] = {}
         self.entries: list[dict[str, Any]] = []
         self.quotas: dict[tuple[str | None, str | None], dict[str, int]] = {}
         self.asked: list[tuple[str, str, Any]] = []
@@ -113,6 +114,7 @@ class FakeAccessApi:
             "is_superuser": name in self.superusers,
             "password_count": len(self.passwords[name]),
             "token_count": len(self.tokens[name]),
+            "scram_mechanisms": self.scram.get(name, []),
         }
 
     def _of_user(self, handler: OfUser) -> Callable[[web.Request], Awaitable[web.Response]]:
@@ -141,6 +143,8 @@ class FakeAccessApi:
         if "password" in body:
             kept = self.passwords[name][:1] if body.get("keep_previous") else []
             self.passwords[name] = [body["password"], *kept]
+        if "scram" in body:
+            self.scram[name] = ["SCRAM-SHA-256", "SCRAM-SHA-512"] if body["scram"] else []
         if "is_superuser" in body:
             (self.superusers.add if body["is_superuser"] else self.superusers.discard)(name)
         return web.json_response(self._described(name), status=status)

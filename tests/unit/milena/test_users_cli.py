@@ -78,14 +78,15 @@ def password_file(tmp_path):
 async def test_users_have_a_line_each(api, milena):
     assert await milena("users", "list") == (0, "", "no users\n")
     api.access.add_user("root", CANARY, "old", is_superuser=True)
+    api.access.scram["root"] = ["SCRAM-SHA-256", "SCRAM-SHA-512"]
     api.access.add_user("alice")
     api.access.add_token("alice", "0abc1234")
     code, out, _ = await milena("users", "list")
     assert code == 0
     assert out.splitlines() == [
-        "USER   SUPERUSER  PASSWORDS  TOKENS",
-        "alice  no                 0       1",
-        "root   yes                2       0",
+        "USER   SUPERUSER  PASSWORDS  TOKENS  SCRAM",
+        "alice  no                 0       1  no",
+        "root   yes                2       0  SHA-256, SHA-512",
     ]
     _, out, _ = await milena("users", "list", "--json")
     assert json.loads(out)[1] == {
@@ -93,6 +94,7 @@ async def test_users_have_a_line_each(api, milena):
         "is_superuser": True,
         "password_count": 2,
         "token_count": 0,
+        "scram_mechanisms": ["SCRAM-SHA-256", "SCRAM-SHA-512"],
     }
 
 
@@ -169,6 +171,32 @@ async def test_a_user_without_a_password_is_asked_for(api, milena):
     code, out, _ = await milena("users", "create", "robot", "--no-password")
     assert (code, out) == (0, "created user robot: no passwords, no tokens\n")
     assert api.access.asked[-1][2] == {"is_superuser": False}
+
+
+async def test_scram_is_given_with_a_password_and_taken_without_one(
+    api, milena, typed, password_file
+):
+    code, out, _ = await milena(
+        "users", "create", "alice", "--scram", "--password-file", password_file
+    )
+    assert (code, out) == (
+        0,
+        "created user alice: 1 password, no tokens, SCRAM-SHA-256, SCRAM-SHA-512\n",
+    )
+    assert api.access.asked[-1][2] == {"password": CANARY, "is_superuser": False, "scram": True}
+    code, out, _ = await milena("users", "change", "alice", "--no-scram")
+    assert (code, out) == (0, "changed user alice: 1 password, no tokens\n")
+    assert api.access.asked[-1][2] == {"scram": False}
+    typed(CANARY, CANARY)
+    code, out, _ = await milena("users", "change", "alice", "--scram", "--superuser")
+    assert (code, out.rpartition(": ")[2]) == (
+        0,
+        "1 password, no tokens, SCRAM-SHA-256, SCRAM-SHA-512\n",
+    )
+    assert api.access.asked[-1][2] == {"password": CANARY, "is_superuser": True, "scram": True}
+    code, _, err = await milena("users", "create", "bob", "--scram", "--no-password")
+    assert (code, "bob" in api.access.passwords) == (64, False)
+    assert "--scram needs a password: leave out --no-password" in err
 
 
 async def test_who_is_there_is_not_made_again(api, milena):

@@ -99,6 +99,13 @@ async def test_users_are_made_changed_and_deleted(api, access):
     assert api.access.passwords["b@x/y"] == ["new", CANARY]
     await access.put_user("a")
     assert api.access.asked[-1][2] == {}
+    with_scram = await access.put_user(
+        "b@x/y", password=Secret("new"), keep_previous=True, scram=True
+    )
+    assert api.access.asked[-1][2] == {"password": "new", "keep_previous": True, "scram": True}
+    assert with_scram.scram_mechanisms == ("SCRAM-SHA-256", "SCRAM-SHA-512")
+    assert (await access.put_user("b@x/y", scram=False)).scram_mechanisms == ()
+    assert api.access.asked[-1][2] == {"scram": False}
     assert [user.name for user in await access.users()] == ["a", "b@x/y"]
     assert (await access.user("b@x/y")).password_count == 2
     await access.delete_user("b@x/y")

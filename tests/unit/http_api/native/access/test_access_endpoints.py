@@ -11,6 +11,7 @@ from milena.model.access import AccessMode
 from milena.model.errors import NoQuorumError
 from node.access.callers import VERIFIED_MS
 from node.config.options import OPTIONS
+from raft_meta.machine.access.access import SCRAM_LEVEL
 from raft_meta.machine.commands import AlterAcls
 from tests.support.fakes.ports import CLUSTER_ID, FakeNode
 from tests.support.http.api_server import serving
@@ -101,7 +102,13 @@ async def test_a_user_is_made_changed_and_deleted(closed):
     made = await put(api, "/users/ann", {"password": "her password"})
     assert (made.status, made.json) == (
         201,
-        {"name": "ann", "is_superuser": False, "password_count": 1, "token_count": 0},
+        {
+            "name": "ann",
+            "is_superuser": False,
+            "password_count": 1,
+            "token_count": 0,
+            "scram_mechanisms": [],
+        },
     )
     rotated = await put(api, "/users/ann", {"password": "her other one", "keep_previous": True})
     assert (rotated.status, rotated.json["password_count"]) == (200, 2)
@@ -117,6 +124,31 @@ async def test_a_user_is_made_changed_and_deleted(closed):
     assert (await api.get("/access", headers=basic("ann", "the third one"))).status == 401
 
 
+async def test_scram_is_given_renewed_and_taken_by_operators_alone(closed):
+    api, node = closed
+    below = await put(api, "/users/ann", {"password": "her password", "scram": True})
+    assert (below.status, "feature level 12" in below.json["message"]) == (409, True)
+    node.node.image = replace(node.node.image, feature_level=SCRAM_LEVEL)
+    both = ["SCRAM-SHA-256", "SCRAM-SHA-512"]
+    made = await put(api, "/users/ann", {"password": "her password", "scram": True})
+    assert (made.status, made.json["scram_mechanisms"]) == (201, both)
+    first = node.node.image.users["ann"].scram
+    hers = basic("ann", "her password")
+    for body in ({"password": "her other one", "scram": True}, {"scram": False}):
+        assert (await put(api, "/users/ann", body, hers)).status == 403
+    # Her own change of the password renews them.
+    changed = await put(api, "/users/ann", {"password": "her other one"}, hers)
+    assert (changed.status, changed.json["scram_mechanisms"]) == (200, both)
+    second = node.node.image.users["ann"].scram
+    assert all(one.stored_key != other.stored_key for one, other in zip(first, second, strict=True))
+    taken = await put(api, "/users/ann", {"scram": False})
+    assert (taken.status, taken.json["scram_mechanisms"]) == (200, [])
+    assert (await api.get("/access", headers=basic("ann", "her other one"))).status == 200
+    keys = [key for one in (*first, *second) for key in (one.stored_key, one.server_key)]
+    users = (await api.get("/users", headers=ROOT)).body
+    assert not any(key in users or key.hex().encode() in users for key in keys)
+
+
 @pytest.mark.parametrize(
     "body",
     [
@@ -125,6 +157,8 @@ async def test_a_user_is_made_changed_and_deleted(closed):
         {"password": "tab\tin the middle"},
         {"password": 12345678},
         {"keep_previous": True},
+        {"scram": True},
+        {"scram": "SCRAM-SHA-256", "password": "a good password"},
         {"is_superuser": "perhaps"},
         {"passwort": "a good password"},
         [],
