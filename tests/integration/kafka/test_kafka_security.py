@@ -17,9 +17,17 @@ from typing import Any
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
-from kafka import KafkaConsumer, KafkaProducer
+from confluent_kafka.admin import (
+    AdminClient,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialDeletion,
+    UserScramCredentialUpsertion,
+)
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka import TopicPartition as PythonPartition
+from kafka.admin import UserScramCredentialDeletion as PythonDeletion
+from kafka.admin import UserScramCredentialUpsertion as PythonUpsertion
 
 from loadtest.bench.servers.identities import Authority, CertificateFiles, Issuer
 from loadtest.cluster.local_cluster import LocalCluster
@@ -37,6 +45,8 @@ pytestmark = pytest.mark.integration
 PAGE = (Path(__file__).parents[3] / "docs" / "kafka.md").read_text(encoding="utf-8")
 
 PASSWORD = "a password of tests"
+SCRAM = ("SCRAM-SHA-256", "SCRAM-SHA-512")
+MECHANISMS = ("PLAIN", *SCRAM)
 ADMIN = {"sasl.mechanism": "PLAIN", "sasl.username": "admin", "sasl.password": PASSWORD}
 
 
@@ -196,11 +206,13 @@ def api(closed: Closed, line: str, body: object = None) -> Any:
         return json.loads(response.read() or b"null")
 
 
-def user(closed: Closed, name: str, *rights: tuple[str, str, str]) -> dict[str, object]:
+def user(
+    closed: Closed, name: str, *rights: tuple[str, str, str], mechanism: str = "PLAIN"
+) -> dict[str, object]:
     """The credentials of a new user with these rights: operation, type and name."""
-    api(closed, f"PUT /users/{name}", {"password": PASSWORD})
+    api(closed, f"PUT /users/{name}", {"password": PASSWORD, "scram": mechanism != "PLAIN"})
     allow(closed, f"User:{name}", *rights)
-    return {"sasl.mechanism": "PLAIN", "sasl.username": name, "sasl.password": PASSWORD}
+    return {"sasl.mechanism": mechanism, "sasl.username": name, "sasl.password": PASSWORD}
 
 
 def allow(closed: Closed, principal: str, *rights: tuple[str, str, str]) -> None:
@@ -327,14 +339,16 @@ def test_a_token_of_the_cluster_or_of_the_issuer_signs_in(plain: Closed, tls: Cl
         assert brokers(found, oauth(token)) == 0
 
 
-def test_kafka_python_signs_in_writes_and_reads(plain: Closed, tls: Closed) -> None:
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_kafka_python_signs_in_writes_and_reads(plain: Closed, tls: Closed, mechanism: str) -> None:
     for found in (plain, tls):
-        name = topic(found, "python")
-        user(found, "python", ("READ", "TOPIC", name), ("WRITE", "TOPIC", name))
+        name = topic(found, f"python-{mechanism}")
+        rights = [("READ", "TOPIC", name), ("WRITE", "TOPIC", name)]
+        user(found, "python", *rights, mechanism=mechanism)
         settings: dict[str, Any] = {
             "bootstrap_servers": found.address,
             "security_protocol": found.protocol,
-            "sasl_mechanism": "PLAIN",
+            "sasl_mechanism": mechanism,
             "sasl_plain_username": "python",
             "sasl_plain_password": PASSWORD,
         }
@@ -350,15 +364,16 @@ def test_kafka_python_signs_in_writes_and_reads(plain: Closed, tls: Closed) -> N
         consumer.close()
 
 
-def test_aiokafka_signs_in_writes_and_reads(plain: Closed, tls: Closed) -> None:
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_aiokafka_signs_in_writes_and_reads(plain: Closed, tls: Closed, mechanism: str) -> None:
     async def run(found: Closed) -> bytes | None:
-        name = topic(found, "aio")
+        name = topic(found, f"aio-{mechanism}")
         rights = [("READ", "TOPIC", name), ("WRITE", "TOPIC", name), ("READ", "GROUP", "aio")]
-        user(found, "aio", *rights)
+        user(found, "aio", *rights, mechanism=mechanism)
         settings: dict[str, Any] = {
             "bootstrap_servers": found.address,
             "security_protocol": found.protocol,
-            "sasl_mechanism": "PLAIN",
+            "sasl_mechanism": mechanism,
             "sasl_plain_username": "aio",
             "sasl_plain_password": PASSWORD,
         }
@@ -373,6 +388,111 @@ def test_aiokafka_signs_in_writes_and_reads(plain: Closed, tls: Closed) -> None:
 
     for found in (plain, tls):
         assert asyncio.run(run(found)) == b"v"
+
+
+# -- SCRAM -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mechanism", SCRAM)
+def test_confluent_kafka_writes_and_reads_by_scram(
+    plain: Closed, tls: Closed, mechanism: str
+) -> None:
+    for found in (plain, tls):
+        # Clients escape the equals sign in the name.
+        who, name = "a=b@example.org", topic(found, f"confluent-{mechanism}")
+        rights = [("READ", "TOPIC", name), ("WRITE", "TOPIC", name), ("READ", "GROUP", name)]
+        given = user(found, who, *rights, mechanism=mechanism)
+        assert sent(found, given, name, "v") is None
+        assert received(found, given, name, name) == "v"
+        for wrong in ({"sasl.password": "a wrong password"}, {"sasl.username": "nobody"}):
+            assert brokers(found, given | wrong) == 0
+
+
+def test_a_client_of_scram_goes_with_its_password_and_comes_back_with_the_next(
+    plain: Closed,
+) -> None:
+    name = topic(plain, "changed")
+    given = user(plain, "changed", ("WRITE", "TOPIC", name), mechanism="SCRAM-SHA-512")
+    errors: list[KafkaError] = []
+    producer = Producer(plain.settings(given) | {"error_cb": errors.append})
+    delivered: list[KafkaError | None] = []
+    producer.produce(name, "v", on_delivery=lambda error, _: delivered.append(error))
+    producer.flush(DEADLINE_S)
+    assert delivered == [None]
+    api(plain, "PUT /users/changed", {"password": "the next password"})
+
+    def is_refused() -> bool:
+        producer.poll(0.1)
+        return any(error.code() == KafkaError._AUTHENTICATION for error in errors)
+
+    eventually(is_refused)
+    renewed = given | {"sasl.password": "the next password"}
+    assert sent(plain, renewed, name, "w") is None
+
+
+def test_admin_clients_give_show_and_take_scram_credentials(plain: Closed, tls: Closed) -> None:
+    for found in (plain, tls):
+        admin = AdminClient(found.settings(ADMIN))
+        infos = [
+            ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4096),
+            ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 8192),
+        ]
+        changes: list[Any] = [
+            UserScramCredentialUpsertion("dora", info, PASSWORD.encode()) for info in infos
+        ]
+        for future in admin.alter_user_scram_credentials(changes).values():
+            future.result(DEADLINE_S)
+        shown = admin.describe_user_scram_credentials(["dora"])["dora"].result(DEADLINE_S)
+        told = [(one.mechanism, one.iterations) for one in shown.scram_credential_infos]
+        assert told == [(one.mechanism, one.iterations) for one in infos]
+        assert "dora" in admin.describe_user_scram_credentials().result(DEADLINE_S)
+        for mechanism in SCRAM:
+            given = {
+                "sasl.mechanism": mechanism,
+                "sasl.username": "dora",
+                "sasl.password": PASSWORD,
+            }
+            assert brokers(found, given) == 1
+        gone = [UserScramCredentialDeletion("dora", one.mechanism) for one in infos]
+        admin.alter_user_scram_credentials(gone)["dora"].result(DEADLINE_S)
+        assert brokers(found, given) == 0
+        absent = admin.describe_user_scram_credentials(["dora"])["dora"]
+        with pytest.raises(KafkaException) as caught:
+            absent.result(DEADLINE_S)
+        assert caught.value.args[0].code() == KafkaError.RESOURCE_NOT_FOUND
+        few = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4095)
+        upserts: list[Any] = [UserScramCredentialUpsertion("dora", few, b"x")]
+        with pytest.raises(KafkaException) as caught:
+            admin.alter_user_scram_credentials(upserts)["dora"].result(DEADLINE_S)
+        assert caught.value.args[0].code() == KafkaError.UNACCEPTABLE_CREDENTIAL
+
+
+def test_kafka_python_gives_shows_and_takes_scram_credentials(plain: Closed) -> None:
+    admin = KafkaAdminClient(
+        bootstrap_servers=plain.address,
+        security_protocol=plain.protocol,
+        sasl_mechanism="PLAIN",
+        sasl_plain_username="admin",
+        sasl_plain_password=PASSWORD,
+    )
+    put = PythonUpsertion("paul", "SCRAM-SHA-256", PASSWORD)
+    assert admin.alter_user_scram_credentials([put]) == {"paul": None}
+    shown = admin.describe_user_scram_credentials(["paul", "nobody"])
+    (info,) = shown["paul"]["credential_infos"]
+    assert (shown["paul"]["error"], int(info["mechanism"]), info["iterations"]) == (None, 1, 4096)
+    assert shown["nobody"]["error"] == "There is no user nobody with SCRAM credentials."
+    given = {
+        "sasl.mechanism": "SCRAM-SHA-256",
+        "sasl.username": "paul",
+        "sasl.password": PASSWORD,
+    }
+    assert brokers(plain, given) == 1
+    gone = PythonDeletion("paul", "SCRAM-SHA-256")
+    assert admin.alter_user_scram_credentials([gone]) == {"paul": None}
+    told = admin.alter_user_scram_credentials([gone])["paul"]
+    assert told == "There is no user paul with SCRAM-SHA-256 credentials."
+    admin.close()
+    assert brokers(plain, given) == 0
 
 
 def test_the_program_of_the_docs_runs(plain: Closed, tmp_path: Path) -> None:
