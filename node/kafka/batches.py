@@ -69,7 +69,7 @@ async def stored(
             timestamps=settings.timestamps,
             timestamp_type=settings.timestamp_type,
             needs_keys=settings.is_compacted,
-            codec=stored_codec(settings),
+            codec=stored_codec(settings, is_v2=True),
             plain_bytes_max=plain_bytes_max,
             pause=pause,
             is_in_transaction=is_in_transaction,

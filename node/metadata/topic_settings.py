@@ -10,6 +10,7 @@ _CODECS = {
     "producer": Codec.NONE,
     "uncompressed": Codec.NONE,
     "gzip": Codec.GZIP,
+    "snappy": Codec.SNAPPY,
     "lz4": Codec.LZ4,
     "zstd": Codec.ZSTD,
 }
@@ -33,13 +34,22 @@ def topic_settings(topic: Topic) -> TopicSettings:
 
 
 def record_codec(settings: TopicSettings) -> Codec:
-    """Return the codec for batches that a node encodes itself, from JSON and base64 requests."""
-    return _CODECS[settings.compression_type]
+    """Return the codec for batches of columns, such as a node encodes from JSON and base64 requests.
+
+    Columns cannot have snappy. lz4 is the nearest codec: quick, with large results.
+    """
+    codec = _CODECS[settings.compression_type]
+    return Codec.LZ4 if codec is Codec.SNAPPY else codec
 
 
-def stored_codec(settings: TopicSettings) -> Codec | None:
-    """Return the codec to which batches encoded by clients are converted; None: they are stored unchanged."""
-    return None if settings.compression_type == "producer" else record_codec(settings)
+def stored_codec(settings: TopicSettings, *, is_v2: bool = False) -> Codec | None:
+    """Return the codec to which batches encoded by clients are converted; None: they are stored unchanged.
+
+    ``is_v2``: for a batch of a Kafka client; else for columns.
+    """
+    if settings.compression_type == "producer":
+        return None
+    return _CODECS[settings.compression_type] if is_v2 else record_codec(settings)
 
 
 def log_config(settings: TopicSettings) -> LogConfig:

@@ -1,9 +1,12 @@
 """Topic configs: their names, defaults and ranges, and the values in force for a topic.
 
 The image stores only the values that were set, as canonical text. Defaults are in this module, so that a new default
-applies to existing topics. Only configs that have an effect are accepted: for an unknown name, the error lists the
-existing names. Which names and values are accepted depends on the cluster's feature level, because nodes of different
-releases must give the same response.
+applies to existing topics. For an unknown name, the error lists the existing names. Some configs of Kafka have no
+effect here and are accepted all the same, because programs for Kafka set them. They are about files alone: no client
+could observe the effect. Configs that promise more are refused.
+
+Which names and values are accepted depends on the cluster's feature level, because nodes of different releases must
+give the same response.
 
 Users: ``topics`` validates configs, the API lists them, and the node reads ``TopicSettings``.
 """
@@ -28,10 +31,14 @@ LEVEL = 2
 TIMESTAMPS_LEVEL = 11
 """The feature level from which on topics may limit the timestamps of producers."""
 
+KAFKA_LEVEL = 12
+"""The feature level from which on topics may have snappy, and configs of Kafka without an effect here."""
+
 LONG_MAX = (1 << 63) - 1
 CLEANUP_POLICY = "cleanup.policy"
 COMPRESSION_TYPE = "compression.type"
 DELETE_RETENTION_MS = "delete.retention.ms"
+FILE_DELETE_DELAY_MS = "file.delete.delay.ms"
 FLUSH_MESSAGES = "flush.messages"
 FLUSH_MS = "flush.ms"
 INDEX_INTERVAL_BYTES = "index.interval.bytes"
@@ -43,9 +50,12 @@ MESSAGE_TIMESTAMP_TYPE = "message.timestamp.type"
 MIN_CLEANABLE_DIRTY_RATIO = "min.cleanable.dirty.ratio"
 MIN_COMPACTION_LAG_MS = "min.compaction.lag.ms"
 MIN_INSYNC_REPLICAS = "min.insync.replicas"
+PREALLOCATE = "preallocate"
 RETENTION_BYTES = "retention.bytes"
 RETENTION_MS = "retention.ms"
 SEGMENT_BYTES = "segment.bytes"
+SEGMENT_INDEX_BYTES = "segment.index.bytes"
+SEGMENT_JITTER_MS = "segment.jitter.ms"
 SEGMENT_MS = "segment.ms"
 UNCLEAN_ELECTION = "unclean.leader.election.enable"
 
@@ -53,6 +63,7 @@ COMPACT = "compact"
 DELETE = "delete"
 COMPACT_AND_DELETE = "compact,delete"
 
+_NO_EFFECT = "Has no effect: it is accepted because programs for Kafka set it."
 _INTEGER = re.compile(r"-?[0-9]{1,19}", re.ASCII)
 _FRACTION = re.compile(r"(0|1)?(\.[0-9]{1,9})?", re.ASCII)
 
@@ -179,13 +190,18 @@ def _min_insync() -> ConfigKey:
     )
 
 
+def _compression_type(*choices: str) -> ConfigKey:
+    return _choice(
+        COMPRESSION_TYPE,
+        ("producer", "uncompressed", "gzip", *choices),
+        "How batches are stored. producer: as the producer compressed them. snappy: batches of HTTP clients are stored "
+        "with lz4.",
+    )
+
+
 _KEYS = (
     _cleanup_policy(),
-    _choice(
-        COMPRESSION_TYPE,
-        ("producer", "uncompressed", "gzip", "lz4", "zstd"),
-        "How batches are stored. producer: as the producer compressed them.",
-    ),
+    _compression_type("snappy", "lz4", "zstd"),
     _integer(
         DELETE_RETENTION_MS,
         24 * 3_600_000,
@@ -193,6 +209,13 @@ _KEYS = (
         LONG_MAX,
         "How long in ms compaction keeps a record that deletes its key (a key without a value). The time starts when "
         "compaction first sees the record. A reader that takes longer to read the whole topic may miss the deletion.",
+    ),
+    _integer(
+        FILE_DELETE_DELAY_MS,
+        60_000,
+        0,
+        LONG_MAX,
+        f"{_NO_EFFECT} Files are deleted as soon as no reader uses them.",
     ),
     _integer(
         FLUSH_MESSAGES,
@@ -260,6 +283,12 @@ _KEYS = (
         "every record.",
     ),
     _min_insync(),
+    _choice(
+        PREALLOCATE,
+        ("false", "true"),
+        f"{_NO_EFFECT} Files grow as they are written.",
+        kind="BOOLEAN",
+    ),
     _integer(
         RETENTION_BYTES,
         -1,
@@ -280,6 +309,20 @@ _KEYS = (
         64 << 10,
         (1 << 31) - 1,
         "Size in bytes at which a segment is closed and the next one starts.",
+    ),
+    _integer(
+        SEGMENT_INDEX_BYTES,
+        10 << 20,
+        4,
+        (1 << 31) - 1,
+        f"{_NO_EFFECT} An index is as large as its segment needs.",
+    ),
+    _integer(
+        SEGMENT_JITTER_MS,
+        0,
+        0,
+        LONG_MAX,
+        f"{_NO_EFFECT} Segments are closed at the age in `{SEGMENT_MS}`.",
     ),
     _integer(
         SEGMENT_MS,
@@ -303,6 +346,7 @@ BROKER_NAMES = Map(
         CLEANUP_POLICY: "log.cleanup.policy",
         COMPRESSION_TYPE: "compression.type",
         DELETE_RETENTION_MS: "log.cleaner.delete.retention.ms",
+        FILE_DELETE_DELAY_MS: "log.segment.delete.delay.ms",
         FLUSH_MESSAGES: "log.flush.interval.messages",
         FLUSH_MS: "log.flush.interval.ms",
         INDEX_INTERVAL_BYTES: "log.index.interval.bytes",
@@ -314,9 +358,12 @@ BROKER_NAMES = Map(
         MIN_CLEANABLE_DIRTY_RATIO: "log.cleaner.min.cleanable.ratio",
         MIN_COMPACTION_LAG_MS: "log.cleaner.min.compaction.lag.ms",
         MIN_INSYNC_REPLICAS: "min.insync.replicas",
+        PREALLOCATE: "log.preallocate",
         RETENTION_BYTES: "log.retention.bytes",
         RETENTION_MS: "log.retention.ms",
         SEGMENT_BYTES: "log.segment.bytes",
+        SEGMENT_INDEX_BYTES: "log.index.size.max.bytes",
+        SEGMENT_JITTER_MS: "log.roll.jitter.ms",
         SEGMENT_MS: "log.roll.ms",
         UNCLEAN_ELECTION: "unclean.leader.election.enable",
     }
@@ -333,9 +380,16 @@ _LATER = {
     MIN_COMPACTION_LAG_MS,
     SEGMENT_MS,
 }
-# Nodes below ``TIMESTAMPS_LEVEL`` give a message with exactly these names, and responses are part of the image.
+# Nodes below a level give a message with exactly the names of that level, and responses are part of the image.
+_KEYS_BEFORE_KAFKA = tuple(
+    _compression_type("lz4", "zstd") if key.name == COMPRESSION_TYPE else key
+    for key in _KEYS
+    if key.name not in {FILE_DELETE_DELAY_MS, PREALLOCATE, SEGMENT_INDEX_BYTES, SEGMENT_JITTER_MS}
+)
 _KEYS_BEFORE_TIMESTAMPS = tuple(
-    key for key in _KEYS if key.name not in {MESSAGE_TIMESTAMP_AFTER, MESSAGE_TIMESTAMP_BEFORE}
+    key
+    for key in _KEYS_BEFORE_KAFKA
+    if key.name not in {MESSAGE_TIMESTAMP_AFTER, MESSAGE_TIMESTAMP_BEFORE}
 )
 _FIRST_KEYS = (
     _choice(CLEANUP_POLICY, (DELETE,), "", kind="LIST", note=" (compaction is not supported)"),
@@ -343,10 +397,16 @@ _FIRST_KEYS = (
 )
 
 
+def _keys(level: int) -> tuple[ConfigKey, ...]:
+    if level >= KAFKA_LEVEL:
+        return _KEYS
+    if level >= TIMESTAMPS_LEVEL:
+        return _KEYS_BEFORE_KAFKA
+    return _KEYS_BEFORE_TIMESTAMPS if level >= LEVEL else _FIRST_KEYS
+
+
 def _key(name: str, level: int) -> ConfigKey:
-    keys = _KEYS if level >= TIMESTAMPS_LEVEL else _KEYS_BEFORE_TIMESTAMPS
-    if level < LEVEL:
-        keys = _FIRST_KEYS
+    keys = _keys(level)
     for key in keys:
         if key.name == name:
             return key
@@ -483,7 +543,7 @@ class TopicSettings:
     """A topic's configs in force, with types. Created when a topic changes, not for each request."""
 
     compression_type: str
-    """``producer``, ``uncompressed``, ``gzip``, ``lz4`` or ``zstd``."""
+    """``producer``, ``uncompressed``, ``gzip``, ``snappy``, ``lz4`` or ``zstd``."""
     delete_retention_ms: int
     flush_messages: int
     flush_ms: int | None

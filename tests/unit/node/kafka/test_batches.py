@@ -134,8 +134,10 @@ async def test_a_batch_is_stored_with_its_codec_or_that_of_the_topic(codec: int)
     data = memoryview(encoded([KafkaRecord(b"v" * 300_000)], attributes=codec))
     stored, header = await batches.stored(data, settings(), now_ms=NOW_MS)
     assert header.codec == decode_header(stored).codec == codec
-    _, converted = await batches.stored(data, settings(compression_type="lz4"), now_ms=NOW_MS)
-    assert converted.codec == 3
+    for name, expected in (("lz4", Codec.LZ4), ("snappy", Codec.SNAPPY)):
+        wanted = settings(compression_type=name)
+        _, converted = await batches.stored(data, wanted, now_ms=NOW_MS)
+        assert converted.codec is expected
     with pytest.raises(CorruptBatchError):
         await batches.stored(data[:-1], settings(), now_ms=NOW_MS)
 

@@ -26,6 +26,7 @@ def test_the_defaults_are_those_of_the_documentation() -> None:
         "cleanup.policy": "delete",
         "compression.type": "producer",
         "delete.retention.ms": "86400000",
+        "file.delete.delay.ms": "60000",
         "flush.messages": "1",
         "flush.ms": "-1",
         "index.interval.bytes": "4096",
@@ -37,9 +38,12 @@ def test_the_defaults_are_those_of_the_documentation() -> None:
         "min.cleanable.dirty.ratio": "0.5",
         "min.compaction.lag.ms": "0",
         "min.insync.replicas": "2",
+        "preallocate": "false",
         "retention.bytes": "-1",
         "retention.ms": "604800000",
         "segment.bytes": "104857600",
+        "segment.index.bytes": "10485760",
+        "segment.jitter.ms": "0",
         "segment.ms": "604800000",
         "unclean.leader.election.enable": "false",
     }
@@ -142,6 +146,27 @@ def test_settings_have_the_defaults_of_the_topics_replication_factor(
 ) -> None:
     topic = replace(TOPIC, replication_factor=replication_factor)
     assert TopicSettings.of(topic).min_insync_replicas == expected
+
+
+def test_configs_of_kafka_without_effect_are_kept_from_level_12_on() -> None:
+    """Programs of Kafka set them, and read them back. Nodes of earlier releases refuse them."""
+    wanted = [
+        ("compression.type", "snappy"),
+        ("file.delete.delay.ms", "10000"),
+        ("preallocate", "true"),
+        ("segment.index.bytes", "1048576"),
+        ("segment.jitter.ms", "5"),
+    ]
+    assert configs.validate(wanted, 3, level=12) == Map(dict(wanted))
+    assert configs.alter(Map(), wanted, 3, level=12) == Map(dict(wanted))
+    for name, value in wanted:
+        with pytest.raises(InvalidConfigError) as refused:
+            configs.validate([(name, value)], 3, level=11)
+        assert name not in refused.value.message.partition("Supported")[2]
+        assert configs.effective(TOPIC)[name].is_default
+    plain = TopicSettings.of(TOPIC)
+    kept = TopicSettings.of(replace(TOPIC, configs=Map(dict(wanted))))
+    assert replace(kept, compression_type="producer") == plain, "they change nothing else"
 
 
 BOUNDS = [("message.timestamp.after.max.ms", "5"), ("message.timestamp.before.max.ms", "7")]

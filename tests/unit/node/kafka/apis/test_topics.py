@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from node.kafka.apis import topics
+from raft_meta.machine.topics.configs import KEYS
 from tests.support.clusters.kafka_clients import KafkaClient, client_of
 from tests.support.clusters.nodes import Cluster, cluster_of
 from tests.support.clusters.runners import values_of
@@ -68,7 +69,7 @@ class TestCreate:
             }
             assert found["retention.ms"] == ("1000", 1, False, False)
             assert found["min.insync.replicas"] == ("2", 5, False, False)
-            assert len(found) == 19
+            assert len(found) == len(KEYS)
 
     @virtual
     async def test_each_topic_fails_by_itself(self) -> None:
@@ -202,7 +203,7 @@ class TestCreate:
         async with cluster_of() as cluster:
             rows = await create(client_of(cluster.nodes[1]), new("a"), new("b"), validate_only=True)
             assert [(len(row.configs or ()), row.topic_config_error_code) for row in rows] == [
-                (19, 0),
+                (len(KEYS), 0),
                 (0, 42),
             ]
             assert rows[1].configs is None
