@@ -43,10 +43,9 @@ later, unchanged, and that a repeat cannot have its effect twice.
 from milena.model.errors import MilenaError
 
 
-class ClientError(MilenaError):
+class ClientError(MilenaError, code="client"):
     """The root of the client's errors. Only its leaves and ``AnswerError`` are raised."""
 
-    code = "client"
     _request_id: str | None = None
 
     @property
@@ -57,43 +56,35 @@ class ClientError(MilenaError):
         return self._request_id
 
 
-class UnreachableError(ClientError):
+class UnreachableError(ClientError, code="unreachable"):
     """No node could be reached, or the connection broke before the response to a request that changes nothing."""
 
-    code = "unreachable"
     is_retriable = True
 
 
-class NeverReachedError(UnreachableError):
+class NeverReachedError(UnreachableError, code="never_reached"):
     """No node has responded to this client within its ``connect_timeout_ms``; the message names what was tried.
 
     The client does not retry by itself. You may: the same call works as soon as a node responds.
     """
 
-    code = "never_reached"
     is_retriable = False
 
 
-class UnexpectedAnswerError(ClientError):
+class UnexpectedAnswerError(ClientError, code="unexpected_answer"):
     """The response does not have the shape that the API promises."""
 
-    code = "unexpected_answer"
 
-
-class BadCredentialsError(ClientError):
+class BadCredentialsError(ClientError, code="bad_credentials"):
     """A file of the client's credentials cannot be read, or has other content than it should. Nothing was sent."""
 
-    code = "bad_credentials"
 
-
-class UnreadableOffsetError(ClientError):
+class UnreadableOffsetError(ClientError, code="unreadable_offset"):
     """The reader's next offset does not exist: it was deleted, or is above the end.
 
     The readable offsets are [log_start_offset, high_watermark). ``is_made_again`` is True if the topic was deleted and
     another one was created under its name.
     """
-
-    code = "unreadable_offset"
 
     def __init__(
         self,
@@ -120,10 +111,8 @@ class UnreadableOffsetError(ClientError):
         self.is_made_again = is_made_again
 
 
-class UndecodableRecordError(ClientError):
+class UndecodableRecordError(ClientError, code="undecodable_record"):
     """The program's deserializer failed on the key or value of a record."""
-
-    code = "undecodable_record"
 
     def __init__(self, message: str, *, topic: str, partition: int, offset: int) -> None:
         super().__init__(message)
@@ -132,13 +121,11 @@ class UndecodableRecordError(ClientError):
         self.offset = offset
 
 
-class AnswerError(ClientError):
+class AnswerError(ClientError, code="refused"):
     """The node responded with an error.
 
     ``status`` is the HTTP status. ``error_code`` is the API's code (usually ``status * 100 + n``), or None.
     """
-
-    code = "refused"
 
     def __init__(
         self, message: str, *, status: int, error_code: int | None, request_id: str | None = None
@@ -149,170 +136,122 @@ class AnswerError(ClientError):
         self._request_id = request_id
 
 
-class CredentialsRefusedError(AnswerError):
+class CredentialsRefusedError(AnswerError, code="credentials_refused"):
     """401: the call has no credentials, or the cluster does not know them or no longer accepts them.
 
     Nothing was done.
     """
 
-    code = "credentials_refused"
 
-
-class NotPermittedError(AnswerError):
+class NotPermittedError(AnswerError, code="not_permitted"):
     """403: the caller has no permission for the call. Nothing was done."""
 
-    code = "not_permitted"
 
-
-class TargetNotFoundError(AnswerError):
+class TargetNotFoundError(AnswerError, code="target_not_found"):
     """404: no such topic, partition or cluster."""
 
-    code = "target_not_found"
 
-
-class TargetExistsError(AnswerError):
+class TargetExistsError(AnswerError, code="target_exists"):
     """The topic to create exists already."""
 
-    code = "target_exists"
 
-
-class OutOfRangeError(AnswerError):
+class OutOfRangeError(AnswerError, code="out_of_range"):
     """An offset below the log start or above the log end."""
 
-    code = "out_of_range"
 
-
-class ConditionFailedError(AnswerError):
+class ConditionFailedError(AnswerError, code="condition_failed"):
     """412: the partition does not end at the offset that `if_match` names. Nothing was written.
 
     ``end_offset`` is the offset at which it ended; None if the response does not say.
     """
 
-    code = "condition_failed"
     end_offset: int | None = None
 
 
-class TooLargeError(AnswerError):
+class TooLargeError(AnswerError, code="too_large"):
     """413: the batch is larger than the topic or the node allows. Nothing was written."""
 
-    code = "too_large"
 
-
-class NotNowError(AnswerError):
+class NotNowError(AnswerError, code="not_now"):
     """429 or 503: no leader, too few replicas in sync, a full disk, or too many requests. Nothing was written."""
 
-    code = "not_now"
     is_retriable = True
 
 
-class ServerFailedError(AnswerError):
+class ServerFailedError(AnswerError, code="server_failed"):
     """500, or a 5xx status that no Milena node sends. The result of the request is unknown."""
 
-    code = "server_failed"
 
-
-class SequenceRefusedError(AnswerError):
+class SequenceRefusedError(AnswerError, code="sequence_refused"):
     """The sequence of an idempotent batch leaves a gap in the leader's log. The batch was not written."""
 
-    code = "sequence_refused"
 
-
-class ProducerFencedError(AnswerError):
+class ProducerFencedError(AnswerError, code="producer_fenced"):
     """Another program has taken over the producer id. This producer must stop."""
 
-    code = "producer_fenced"
 
-
-class TransactionAbortedError(AnswerError):
+class TransactionAbortedError(AnswerError, code="transaction_aborted"):
     """The transaction was aborted; none of its writes takes effect. Do its work again in another transaction."""
 
-    code = "transaction_aborted"
 
-
-class MemberUnknownError(AnswerError):
+class MemberUnknownError(AnswerError, code="member_unknown"):
     """The group has no member with this id (any more). The client must join again, without partitions."""
 
-    code = "member_unknown"
 
-
-class MemberFencedError(AnswerError):
+class MemberFencedError(AnswerError, code="member_fenced"):
     """Another process took over the member's instance id. This process must stop. Nothing was done."""
 
-    code = "member_fenced"
 
-
-class StaleMemberError(AnswerError):
+class StaleMemberError(AnswerError, code="stale_member"):
     """The member's epoch is stale, or the member does not have one of the partitions. Nothing was done."""
 
-    code = "stale_member"
 
-
-class GroupNotEmptyError(AnswerError):
+class GroupNotEmptyError(AnswerError, code="group_not_empty"):
     """The group has members. Only members may commit its offsets, and it cannot be deleted."""
 
-    code = "group_not_empty"
 
-
-class UnknownResultError(AnswerError):
+class UnknownResultError(AnswerError, code="unknown_result"):
     """504, or the connection was lost after a change was sent. The change may or may not have been made."""
 
-    code = "unknown_result"
 
-
-class ConsumerError(ClientError):
+class ConsumerError(ClientError, code="consumer"):
     """A consumer's membership or commit failed; only the leaves are raised."""
 
-    code = "consumer"
 
-
-class CommitFailedError(ConsumerError):
+class CommitFailedError(ConsumerError, code="commit_failed"):
     """The consumer has lost the partitions. Nothing was committed; other members continue from the last commit."""
 
-    code = "commit_failed"
 
-
-class ConsumerFencedError(ConsumerError):
+class ConsumerFencedError(ConsumerError, code="consumer_fenced"):
     """Another process has taken over this instance id. This consumer must stop."""
 
-    code = "consumer_fenced"
 
-
-class ProducerError(ClientError):
+class ProducerError(ClientError, code="producer"):
     """The client refused the record before anything was sent. Only the leaves are raised."""
 
-    code = "producer"
 
-
-class RecordTooLargeError(ProducerError):
+class RecordTooLargeError(ProducerError, code="record_too_large"):
     """No batch of the topic can hold the record."""
 
-    code = "record_too_large"
 
-
-class BadRecordError(ProducerError):
+class BadRecordError(ProducerError, code="bad_record"):
     """A key, value, header, timestamp or partition cannot be sent. The message says what to change."""
 
-    code = "bad_record"
 
-
-class BufferFullError(ProducerError):
+class BufferFullError(ProducerError, code="buffer_full"):
     """The buffer stayed full for as long as a send may wait: records arrive faster than the cluster takes them."""
 
-    code = "buffer_full"
     is_retriable = True
 
 
-class DeliveryTimeoutError(ProducerError):
+class DeliveryTimeoutError(ProducerError, code="delivery_timeout"):
     """``delivery_timeout_ms`` passed, and every attempt is known to have written nothing."""
 
-    code = "delivery_timeout"
     is_retriable = True
 
 
-class ClientClosedError(ProducerError):
+class ClientClosedError(ProducerError, code="closed"):
     """The client or producer is already closed."""
-
-    code = "closed"
 
 
 def is_worth_another_try(error: ClientError) -> bool:

@@ -26,65 +26,48 @@ _WORKER_MARK = "PYTHON_WORKER_FACTORY_SECRET"
 """A variable that the JVM sets in the Python processes that it starts, including those that make data sources."""
 
 
-class SparkError(MilenaError):
+class SparkError(MilenaError, code="spark"):
     """The base class of the errors; only its subclasses are raised."""
 
-    code = "spark"
 
-
-class OptionError(SparkError):
+class OptionError(SparkError, code="spark_option"):
     """An invalid option. The message names the option and its allowed values."""
 
-    code = "spark_option"
 
-
-class RowSchemaError(SparkError):
+class RowSchemaError(SparkError, code="spark_row_schema"):
     """An invalid column. The message names the column."""
 
-    code = "spark_row_schema"
 
-
-class OffsetError(SparkError):
+class OffsetError(SparkError, code="spark_offset"):
     """An invalid offset. The message names the partition."""
 
-    code = "spark_offset"
 
-
-class DataLossError(SparkError):
+class DataLossError(SparkError, code="spark_data_loss"):
     """A loss of records, raised only under ``failOnDataLoss``; without that option the loss is logged.
 
     The message names the loss and ends with ``ADVICE``.
     """
 
     ADVICE = "set failOnDataLoss to false to read what there is"
-    code = "spark_data_loss"
 
     def __init__(self, loss: str) -> None:
         super().__init__(f"{loss}; {self.ADVICE}")
 
 
-class StalledReadError(SparkError):
+class StalledReadError(SparkError, code="spark_stalled_read"):
     """A read without a useful response: the partition has no leader for long, or the network is down."""
 
-    code = "spark_stalled_read"
 
-
-class RecordError(SparkError):
+class RecordError(SparkError, code="spark_record"):
     """A row that cannot be written. The message says what the row lacks."""
 
-    code = "spark_record"
 
-
-class RowsBrokenOffError(SparkError):
+class RowsBrokenOffError(SparkError, code="spark_rows_broken_off"):
     """The rows of a task ended early. Spark runs the task again, and also shows the error of the computation."""
 
-    code = "spark_rows_broken_off"
 
-
-class BatchAbortedError(SparkError):
+class BatchAbortedError(SparkError, code="spark_batch_aborted"):
     """An aborted batch. The message says why, and what to do. A restarted query writes the whole batch again."""
-
-    code = "spark_batch_aborted"
 
 
 @contextmanager

@@ -30,31 +30,29 @@ class MilenaError(Exception):
     code: ClassVar[str] = "error"
     is_retriable: ClassVar[bool] = False
 
+    def __init_subclass__(cls, code: str | None = None) -> None:
+        if code is not None:
+            cls.code = code
+
     def __init__(self, message: str) -> None:
         super().__init__(message)
         self.message = message
 
 
-class InvalidRequestError(MilenaError):
+class InvalidRequestError(MilenaError, code="invalid_request"):
     """The request is wrong; the message says what to change."""
 
-    code = "invalid_request"
 
-
-class MalformedRequestError(InvalidRequestError):
+class MalformedRequestError(InvalidRequestError, code="malformed_request"):
     """Invalid JSON, a wrong JSON type, bad base64, an unreadable number, an unknown parameter or condition."""
 
-    code = "malformed_request"
 
-
-class InvalidRecordError(InvalidRequestError):
+class InvalidRecordError(InvalidRequestError, code="invalid_record"):
     """A record or batch that is well-formed but may not be stored.
 
     ``records`` are the places of the refused records in their batch; none if the error concerns the batch. ``is_time``
     says whether the reason is a timestamp.
     """
-
-    code = "invalid_record"
 
     def __init__(
         self, message: str, *, records: tuple[int, ...] = (), is_time: bool = False
@@ -64,32 +62,24 @@ class InvalidRecordError(InvalidRequestError):
         self.is_time = is_time
 
 
-class InvalidTopicNameError(InvalidRequestError):
+class InvalidTopicNameError(InvalidRequestError, code="invalid_topic_name"):
     """A topic name outside ``[a-zA-Z0-9._-]{1,249}``, or ``.`` or ``..``."""
 
-    code = "invalid_topic_name"
 
-
-class InvalidConfigError(InvalidRequestError):
+class InvalidConfigError(InvalidRequestError, code="invalid_config"):
     """An unknown config name, or a value outside of its range."""
 
-    code = "invalid_config"
 
-
-class InvalidReplicationError(InvalidRequestError):
+class InvalidReplicationError(InvalidRequestError, code="invalid_replication"):
     """A partition count, replication factor or explicit assignment that cannot be met."""
 
-    code = "invalid_replication"
 
-
-class InvalidProducerError(InvalidRequestError):
+class InvalidProducerError(InvalidRequestError, code="invalid_producer"):
     """A producer id that was never allocated, or a sequence that leaves a gap.
 
     ``is_unknown``: the producer is not known, so its sequence cannot be judged. ``is_repeated``: the sequence is one
     that the producer has passed.
     """
-
-    code = "invalid_producer"
 
     def __init__(
         self, message: str, *, is_unknown: bool = False, is_repeated: bool = False
@@ -99,340 +89,235 @@ class InvalidProducerError(InvalidRequestError):
         self.is_repeated = is_repeated
 
 
-class InvalidConsumerError(InvalidRequestError):
+class InvalidConsumerError(InvalidRequestError, code="invalid_consumer"):
     """A consumer's or member's settings are outside of their range or contradict each other."""
 
-    code = "invalid_consumer"
 
-
-class InvalidSessionTimeoutError(InvalidRequestError):
+class InvalidSessionTimeoutError(InvalidRequestError, code="invalid_session_timeout"):
     """A session timeout of a member of a classic group is out of its range."""
 
-    code = "invalid_session_timeout"
 
-
-class TopicNotTransactionalError(InvalidRequestError):
+class TopicNotTransactionalError(InvalidRequestError, code="topic_not_transactional"):
     """The topic's settings allow acknowledged records to be lost, so it takes no transactions."""
 
-    code = "topic_not_transactional"
 
-
-class InvalidAccessError(InvalidRequestError):
+class InvalidAccessError(InvalidRequestError, code="invalid_access"):
     """An invalid user, token or access control entry."""
 
-    code = "invalid_access"
 
-
-class OffsetOutOfRangeError(InvalidRequestError):
+class OffsetOutOfRangeError(InvalidRequestError, code="offset_out_of_range"):
     """An offset below the log start or above the log end."""
 
-    code = "offset_out_of_range"
 
-
-class UnsupportedMediaTypeError(InvalidRequestError):
+class UnsupportedMediaTypeError(InvalidRequestError, code="unsupported_media_type"):
     """A ``Content-Type`` that no decoder accepts."""
 
-    code = "unsupported_media_type"
 
-
-class NotAcceptableError(InvalidRequestError):
+class NotAcceptableError(InvalidRequestError, code="not_acceptable"):
     """An ``Accept`` that no encoder supports, or records that the requested format cannot hold."""
 
-    code = "not_acceptable"
 
-
-class UnsupportedSchemaError(InvalidRequestError):
+class UnsupportedSchemaError(InvalidRequestError, code="unsupported_schema"):
     """Avro, Protobuf or JSON Schema: these formats need a schema registry."""
 
-    code = "unsupported_schema"
 
-
-class NotFoundError(MilenaError):
+class NotFoundError(MilenaError, code="not_found"):
     """The named resource does not exist, as far as a majority of the quorum knows."""
 
-    code = "not_found"
 
-
-class TopicNotFoundError(NotFoundError):
+class TopicNotFoundError(NotFoundError, code="topic_not_found"):
     """The topic does not exist."""
 
-    code = "topic_not_found"
 
-
-class PartitionNotFoundError(NotFoundError):
+class PartitionNotFoundError(NotFoundError, code="partition_not_found"):
     """The topic has no partition of this number."""
 
-    code = "partition_not_found"
 
-
-class ClusterNotFoundError(NotFoundError):
+class ClusterNotFoundError(NotFoundError, code="cluster_not_found"):
     """The cluster id in the path is that of another cluster."""
 
-    code = "cluster_not_found"
 
-
-class BrokerNotFoundError(NotFoundError):
+class BrokerNotFoundError(NotFoundError, code="broker_not_found"):
     """No broker with this id is registered."""
 
-    code = "broker_not_found"
 
-
-class ConfigNotFoundError(NotFoundError):
+class ConfigNotFoundError(NotFoundError, code="config_not_found"):
     """No config has this name."""
 
-    code = "config_not_found"
 
-
-class RouteNotFoundError(NotFoundError):
+class RouteNotFoundError(NotFoundError, code="route_not_found"):
     """The API has no endpoint at this path."""
 
-    code = "route_not_found"
 
-
-class ReplicaNotFoundError(NotFoundError):
+class ReplicaNotFoundError(NotFoundError, code="replica_not_found"):
     """This node holds no copy of the partition."""
 
-    code = "replica_not_found"
 
-
-class GroupNotFoundError(NotFoundError):
+class GroupNotFoundError(NotFoundError, code="group_not_found"):
     """No consumer group has this id."""
 
-    code = "group_not_found"
 
-
-class MemberNotFoundError(NotFoundError):
+class MemberNotFoundError(NotFoundError, code="member_not_found"):
     """The group does not have this member, or has removed it; the client must join again."""
 
-    code = "member_not_found"
 
-
-class TransactionNotFoundError(NotFoundError):
+class TransactionNotFoundError(NotFoundError, code="transaction_not_found"):
     """No transaction is known for this producer id and epoch: it never started, or ended long ago."""
 
-    code = "transaction_not_found"
 
-
-class UserNotFoundError(NotFoundError):
+class UserNotFoundError(NotFoundError, code="user_not_found"):
     """No user has this name."""
 
-    code = "user_not_found"
 
-
-class TokenNotFoundError(NotFoundError):
+class TokenNotFoundError(NotFoundError, code="token_not_found"):
     """The user has no token with this id."""
 
-    code = "token_not_found"
 
-
-class ConsumerNotFoundError(NotFoundError):
+class ConsumerNotFoundError(NotFoundError, code="consumer_not_found"):
     """The group has no REST consumer with this name: it was never created, or was deleted, or has expired."""
 
-    code = "consumer_not_found"
 
-
-class ConflictError(MilenaError):
+class ConflictError(MilenaError, code="conflict"):
     """The current state does not allow the request."""
 
-    code = "conflict"
 
-
-class TopicExistsError(ConflictError):
+class TopicExistsError(ConflictError, code="topic_exists"):
     """A topic with this name already exists."""
 
-    code = "topic_exists"
 
-
-class StaleVersionError(ConflictError):
+class StaleVersionError(ConflictError, code="stale_version"):
     """A compare-and-set failed: the state changed since the caller read it."""
 
-    code = "stale_version"
 
-
-class PreconditionFailedError(ConflictError):
+class PreconditionFailedError(ConflictError, code="precondition_failed"):
     """The partition does not end at the offset that `If-Match` names; nothing was written.
 
     ``end_offset`` is the high watermark when the condition was checked; None if a node of an earlier release checked
     it.
     """
 
-    code = "precondition_failed"
-
     def __init__(self, message: str, *, end_offset: int | None = None) -> None:
         super().__init__(message)
         self.end_offset = end_offset
 
 
-class PartitionCountChangedError(ConflictError):
+class PartitionCountChangedError(ConflictError, code="partition_count_changed"):
     """The idempotency key was first used when the topic had another number of partitions."""
 
-    code = "partition_count_changed"
 
-
-class IdempotencyKeyReusedError(ConflictError):
+class IdempotencyKeyReusedError(ConflictError, code="idempotency_key_reused"):
     """The idempotency key was used with another body."""
 
-    code = "idempotency_key_reused"
 
-
-class FeatureLevelError(ConflictError):
+class FeatureLevelError(ConflictError, code="feature_level"):
     """The command needs a higher feature level than the cluster has."""
 
-    code = "feature_level"
 
-
-class BrokerIdInUseError(ConflictError):
+class BrokerIdInUseError(ConflictError, code="broker_id_in_use"):
     """A live broker already uses this id with another directory."""
 
-    code = "broker_id_in_use"
 
-
-class BrokerInUseError(ConflictError):
+class BrokerInUseError(ConflictError, code="broker_in_use"):
     """The broker cannot be removed: it is alive, a voter, or holds replicas."""
 
-    code = "broker_in_use"
 
-
-class GroupNotEmptyError(ConflictError):
+class GroupNotEmptyError(ConflictError, code="group_not_empty"):
     """The group has members; the change is only for groups without members."""
 
-    code = "group_not_empty"
 
-
-class ConsumerExistsError(ConflictError):
+class ConsumerExistsError(ConflictError, code="consumer_exists"):
     """The group already has a REST consumer with this name."""
 
-    code = "consumer_exists"
 
-
-class SubscriptionConflictError(ConflictError):
+class SubscriptionConflictError(ConflictError, code="subscription_conflict"):
     """The consumer mixes a subscription with a manual assignment, or seeks in a partition that it does not have."""
 
-    code = "subscription_conflict"
 
-
-class GroupChangedError(ConflictError):
+class GroupChangedError(ConflictError, code="group_changed"):
     """The group has changed since the change was computed from it; compute the change again."""
 
-    code = "group_changed"
 
-
-class InconsistentGroupProtocolError(ConflictError):
+class InconsistentGroupProtocolError(ConflictError, code="inconsistent_group_protocol"):
     """The group's members are of another kind, or no assignment protocol is common to all of them."""
 
-    code = "inconsistent_group_protocol"
 
-
-class RebalanceInProgressError(ConflictError):
+class RebalanceInProgressError(ConflictError, code="rebalance_in_progress"):
     """The classic group is rebalancing: the member must join again."""
 
-    code = "rebalance_in_progress"
 
-
-class MemberIdRequiredError(ConflictError):
+class MemberIdRequiredError(ConflictError, code="member_id_required"):
     """A new member of a classic group must join again, with the id that it got. Source: KIP-394.
 
     ``member_id`` is that id.
     """
-
-    code = "member_id_required"
 
     def __init__(self, message: str, *, member_id: str = "") -> None:
         super().__init__(message)
         self.member_id = member_id
 
 
-class InstanceHeldError(ConflictError):
+class InstanceHeldError(ConflictError, code="instance_held"):
     """Another member of the group has the instance id, and has not left. Source: KIP-848."""
 
-    code = "instance_held"
 
-
-class GroupSubscribedError(ConflictError):
+class GroupSubscribedError(ConflictError, code="group_subscribed"):
     """A member of the group subscribes to the topic, so the group's offsets in it cannot be deleted."""
 
-    code = "group_subscribed"
 
-
-class LastSuperuserError(ConflictError):
+class LastSuperuserError(ConflictError, code="last_superuser"):
     """The change would leave the cluster without an administrator."""
 
-    code = "last_superuser"
 
-
-class TransactionAbortedError(ConflictError):
+class TransactionAbortedError(ConflictError, code="transaction_aborted"):
     """The transaction was aborted; none of its writes takes effect."""
 
-    code = "transaction_aborted"
 
-
-class TransactionCommittedError(ConflictError):
+class TransactionCommittedError(ConflictError, code="transaction_committed"):
     """The transaction was committed and cannot be aborted."""
 
-    code = "transaction_committed"
 
-
-class TransactionChangedError(ConflictError):
+class TransactionChangedError(ConflictError, code="transaction_changed"):
     """The commit does not name all that the transaction wrote. The transaction is still open."""
 
-    code = "transaction_changed"
 
-
-class FencedError(MilenaError):
+class FencedError(MilenaError, code="fenced"):
     """The request was refused for a stale epoch."""
 
-    code = "fenced"
 
-
-class StaleLeaderEpochError(FencedError):
+class StaleLeaderEpochError(FencedError, code="stale_leader_epoch"):
     """The leader epoch in the request is not the partition's current one."""
 
-    code = "stale_leader_epoch"
 
-
-class StaleBrokerEpochError(FencedError):
+class StaleBrokerEpochError(FencedError, code="stale_broker_epoch"):
     """The broker epoch in the request is not the broker's current one."""
 
-    code = "stale_broker_epoch"
 
-
-class StaleControllerEpochError(FencedError):
+class StaleControllerEpochError(FencedError, code="stale_controller_epoch"):
     """The command comes from a controller that another one has replaced."""
 
-    code = "stale_controller_epoch"
 
-
-class StaleProducerEpochError(FencedError):
+class StaleProducerEpochError(FencedError, code="stale_producer_epoch"):
     """The producer epoch is stale, because another program has taken over the producer id."""
 
-    code = "stale_producer_epoch"
 
-
-class StaleMemberEpochError(FencedError):
+class StaleMemberEpochError(FencedError, code="stale_member_epoch"):
     """The member's epoch is stale, or the member does not own the partition; it must send a heartbeat first."""
 
-    code = "stale_member_epoch"
 
-
-class GenerationError(FencedError):
+class GenerationError(FencedError, code="generation"):
     """The classic group is at another generation: the member must join again."""
 
-    code = "generation"
 
-
-class MemberFencedError(FencedError):
+class MemberFencedError(FencedError, code="member_fenced"):
     """Another process has taken over the member's instance id; this process must stop and not join again."""
 
-    code = "member_fenced"
 
-
-class NotLeaderError(MilenaError):
+class NotLeaderError(MilenaError, code="not_leader"):
     """This node does not lead the partition; nothing was appended.
 
     ``leader`` is the id of the leading broker as far as this node knows, or None.
     """
 
-    code = "not_leader"
     is_retriable = True
 
     def __init__(self, message: str, *, leader: int | None = None) -> None:
@@ -440,142 +325,101 @@ class NotLeaderError(MilenaError):
         self.leader = leader
 
 
-class DeniedError(MilenaError):
+class DeniedError(MilenaError, code="denied"):
     """The caller may not do this; nothing was done."""
 
-    code = "denied"
 
-
-class UnauthenticatedError(DeniedError):
+class UnauthenticatedError(DeniedError, code="unauthenticated"):
     """The request has no credentials, or no valid ones."""
 
-    code = "unauthenticated"
 
-
-class ForbiddenError(DeniedError):
+class ForbiddenError(DeniedError, code="forbidden"):
     """The caller is known, but has no permission for this. ``resource_type``: what it may not use; empty: unknown."""
-
-    code = "forbidden"
 
     def __init__(self, message: str = "", *, resource_type: str = "") -> None:
         super().__init__(message)
         self.resource_type = resource_type
 
 
-class UnavailableError(MilenaError):
+class UnavailableError(MilenaError, code="unavailable"):
     """The request cannot be served now; nothing was written."""
 
-    code = "unavailable"
     is_retriable = True
 
 
-class NoQuorumError(UnavailableError):
+class NoQuorumError(UnavailableError, code="no_quorum"):
     """The metadata quorum did not answer; the command was not applied."""
 
-    code = "no_quorum"
 
-
-class NoLeaderError(UnavailableError):
+class NoLeaderError(UnavailableError, code="no_leader"):
     """The partition has no leader, or its leader is unreachable or cut off."""
 
-    code = "no_leader"
 
-
-class NotEnoughReplicasError(UnavailableError):
+class NotEnoughReplicasError(UnavailableError, code="not_enough_replicas"):
     """Fewer in-sync replicas than ``min.insync.replicas``; nothing was written."""
 
-    code = "not_enough_replicas"
 
-
-class DiskFullError(UnavailableError):
+class DiskFullError(UnavailableError, code="disk_full"):
     """No space is left on the data directory's file system; nothing was written."""
 
-    code = "disk_full"
 
-
-class ReplicaDamagedError(UnavailableError):
+class ReplicaDamagedError(UnavailableError, code="replica_damaged"):
     """Stored records fail a checksum: those to be read, or others below the recovery point of the replica."""
 
-    code = "replica_damaged"
 
-
-class DrainingError(UnavailableError):
+class DrainingError(UnavailableError, code="draining"):
     """The node is stopping."""
 
-    code = "draining"
 
-
-class NotReadyError(UnavailableError):
+class NotReadyError(UnavailableError, code="not_ready"):
     """The node is still starting, or a new leader does not know its high watermark yet."""
 
-    code = "not_ready"
 
-
-class NotCoordinatorError(UnavailableError):
+class NotCoordinatorError(UnavailableError, code="not_coordinator"):
     """This node is not the group's coordinator, or has not loaded the group yet; nothing was done."""
 
-    code = "not_coordinator"
 
-
-class TransactionInProgressError(UnavailableError):
+class TransactionInProgressError(UnavailableError, code="transaction_in_progress"):
     """An earlier transaction with this idempotency key is not decided yet; nothing was written."""
 
-    code = "transaction_in_progress"
 
-
-class TransactionsPendingError(UnavailableError):
+class TransactionsPendingError(UnavailableError, code="transactions_pending"):
     """The topic has transactions without all their markers; the change must wait for them."""
 
-    code = "transactions_pending"
 
-
-class FateUnknownError(MilenaError):
+class FateUnknownError(MilenaError, code="fate_unknown"):
     """The result is unknown: the request may have been applied, or may be applied later."""
 
-    code = "fate_unknown"
 
-
-class InternalError(FateUnknownError):
+class InternalError(FateUnknownError, code="internal_error"):
     """A node met an error that its code did not expect. The node continues, and its log has the traceback."""
 
-    code = "internal_error"
 
-
-class LimitReachedError(MilenaError):
+class LimitReachedError(MilenaError, code="limit_reached"):
     """A limit on input was exceeded."""
 
-    code = "limit_reached"
 
-
-class AccessLimitError(LimitReachedError):
+class AccessLimitError(LimitReachedError, code="access_limit_reached"):
     """The limit of users, tokens or access control entries is reached."""
 
-    code = "access_limit_reached"
 
-
-class GroupLimitError(LimitReachedError):
+class GroupLimitError(LimitReachedError, code="group_limit_reached"):
     """The limit of consumer groups, members, consumers or committed offsets is reached."""
 
-    code = "group_limit_reached"
 
-
-class RequestTooLargeError(LimitReachedError):
+class RequestTooLargeError(LimitReachedError, code="request_too_large"):
     """A body, batch or header exceeds its limit."""
 
-    code = "request_too_large"
 
-
-class TooManyRequestsError(LimitReachedError):
+class TooManyRequestsError(LimitReachedError, code="too_many_requests"):
     """Too many requests, connections or bytes in flight; try again later."""
 
-    code = "too_many_requests"
     is_retriable = True
 
 
-class QuotaExceededError(LimitReachedError):
+class QuotaExceededError(LimitReachedError, code="quota_exceeded"):
     """The caller exceeded its quota; ``retry_after_s`` says when it may continue."""
 
-    code = "quota_exceeded"
     is_retriable = True
 
     def __init__(self, message: str, *, retry_after_s: float = 1.0) -> None:
@@ -583,58 +427,45 @@ class QuotaExceededError(LimitReachedError):
         self.retry_after_s = retry_after_s
 
 
-class TooManyProducersError(LimitReachedError):
+class TooManyProducersError(LimitReachedError, code="too_many_producers"):
     """The limit of named producers is reached."""
 
-    code = "too_many_producers"
 
-
-class TooManyTransactionsError(LimitReachedError):
+class TooManyTransactionsError(LimitReachedError, code="too_many_transactions"):
     """The limit of open, ending or aborted transactions is reached; try again later."""
 
-    code = "too_many_transactions"
     is_retriable = True
 
 
-class TooManyReplicasError(LimitReachedError):
+class TooManyReplicasError(LimitReachedError, code="too_many_replicas"):
     """A broker would exceed the limit of replicas per node."""
 
-    code = "too_many_replicas"
 
-
-class CorruptLogError(MilenaError):
+class CorruptLogError(MilenaError, code="corrupt_log"):
     """Stored bytes fail their checksum or contradict each other."""
 
-    code = "corrupt_log"
 
-
-class CorruptBatchError(CorruptLogError):
+class CorruptBatchError(CorruptLogError, code="corrupt_batch"):
     """The bytes are not a whole, undamaged record batch."""
 
-    code = "corrupt_batch"
 
-
-class DiskFailedError(MilenaError):
+class DiskFailedError(MilenaError, code="disk_failed"):
     """A write or sync failed, and not because the disk is full.
 
     ``errno`` is the error number of the operating system, if known. It is an attribute, because the cause of an
     exception is lost when the exception passes through a C extension.
     """
 
-    code = "disk_failed"
-
     def __init__(self, message: str, *, errno: int | None = None) -> None:
         super().__init__(message)
         self.errno = errno
 
 
-class StartupError(MilenaError):
+class StartupError(MilenaError, code="startup"):
     """The node refuses to start; the message names the file, value or peer at fault.
 
     ``is_temporary``: a later start with the same settings may succeed.
     """
-
-    code = "startup"
 
     def __init__(self, message: str, *, is_temporary: bool = False) -> None:
         super().__init__(message)

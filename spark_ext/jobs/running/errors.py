@@ -19,36 +19,31 @@ ACCEPT_LOSS = "--accept-data-loss goes on without them"
 EXIT_GOOD, EXIT_BAD_DATA, EXIT_FAILED, EXIT_BUSY, EXIT_BAD_INPUT = 0, 1, 2, 3, 4
 
 
-class JobError(MilenaError):
+class JobError(MilenaError, code="job"):
     """The base class of the errors; only its subclasses are raised."""
 
-    code = "job"
     exit_code: ClassVar[int] = EXIT_FAILED
 
 
-class LostRecordsError(JobError):
+class LostRecordsError(JobError, code="data_loss"):
     """Records that should have been archived are gone, or the source left some out."""
 
-    code = "data_loss"
     exit_code = EXIT_BAD_DATA
 
 
-class DamagedArchiveError(JobError):
+class DamagedArchiveError(JobError, code="damaged_archive"):
     """The manifest cannot be trusted, or a file is not what the manifest says."""
 
-    code = "damaged_archive"
     exit_code = EXIT_BAD_DATA
 
 
-class JobInputError(JobError):
+class JobInputError(JobError, code="job_input"):
     """The job cannot do what was asked for; the message says what to change."""
 
-    code = "job_input"
     exit_code = EXIT_BAD_INPUT
 
 
-class ArchiveBusyError(JobError):
+class ArchiveBusyError(JobError, code="archive_busy"):
     """Another run holds the archive's lock."""
 
-    code = "archive_busy"
     exit_code = EXIT_BUSY
