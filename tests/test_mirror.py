@@ -172,7 +172,6 @@ UNTESTED = frozenset(
         "raft_meta.consensus.raft_quorum",
         "raft_meta.consensus.replicator",
         "raft_meta.consensus.snapshotter",
-        "raft_meta.machine.groups.consumers",
         "raft_meta.machine.image_sections",
         "raft_meta.machine.outcome",
         "raft_meta.machine.topics.partitions",

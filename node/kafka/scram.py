@@ -44,7 +44,7 @@ class ScramExchange:
         self._host = host
         self._challenge: ScramChallenge | None = None
         self._header = self._begun = self._nonce = ""
-        """Of the messages before the client's final one: the client's header, all but the header, and the nonce."""
+        """Parts of the first messages: the client's header, all but the header, and the nonce."""
         self.user = ""
         self.login: ScramLogin | None = None
         """Set once the client has proved its password."""
