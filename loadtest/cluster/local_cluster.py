@@ -96,9 +96,12 @@ class LocalCluster:
         node_count: int = 3,
         environment: Mapping[str, str] | None = None,
         credentials: Credentials = ANONYMOUS,
-        racks: Sequence[str] = (),
+        own_options: Sequence[Mapping[str, str]] = (),
     ) -> None:
-        """``credentials`` are for the readiness checks of a cluster with access control. ``racks``: one a node."""
+        """``credentials`` are for the readiness checks of a cluster with access control.
+
+        ``own_options``: for each node, the options that it alone has.
+        """
         self._credentials = credentials
         directory.mkdir(parents=True, exist_ok=True)
         ports = free_ports(2 * node_count)
@@ -110,8 +113,9 @@ class LocalCluster:
         inherited = {k: v for k, v in os.environ.items() if not k.startswith("MILENA_")}
         secret = {"MILENA_CLUSTER_SECRET": "local-cluster"}
         for place, node in enumerate(self.nodes):
-            rack = {"MILENA_RACK": racks[place]} if racks else {}
-            node.prepare(peers, {**inherited, **secret, **rack, **(environment or {})})
+            options = own_options[place] if own_options else {}
+            own = {f"MILENA_{name.upper()}": value for name, value in options.items()}
+            node.prepare(peers, {**inherited, **secret, **own, **(environment or {})})
 
     async def __aenter__(self) -> "LocalCluster":
         try:

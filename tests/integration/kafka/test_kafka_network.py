@@ -1,8 +1,11 @@
 """Where Kafka clients connect, on three real nodes: replicas in their rack, and one address for all nodes."""
 
+import shutil
+import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
+from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -32,7 +35,9 @@ RACKS = ("a", "b", "c")
 @pytest.fixture(scope="module")
 def racked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     with running_cluster(
-        tmp_path_factory.mktemp("kafka-racks"), racks=RACKS, kafka_listen="127.0.0.1:0"
+        tmp_path_factory.mktemp("kafka-racks"),
+        own_options=[{"rack": rack} for rack in RACKS],
+        kafka_listen="127.0.0.1:0",
     ) as found:
         eventually(lambda: len(brokers(found)) == 3)
         yield found
@@ -247,3 +252,42 @@ def test_through_one_address_no_record_is_lost_or_doubled_while_nodes_die(
     for number in range(3):
         assert [value for value in found if value % 3 == number] == list(range(number, 2_400, 3))
     restart(cluster, *(node for node in cluster.nodes if not node.process.is_running))
+
+
+def test_an_old_client_reaches_all_nodes_behind_a_port_for_each(tmp_path: Path) -> None:
+    """librdkafka before 2.10, which kcat often has, takes brokers with one address for one broker.
+
+    Each port leads to a node that is not the one which has that address.
+    """
+    kcat = shutil.which("kcat")
+    if kcat is None:
+        pytest.skip("kcat is not installed")
+    ports = free_ports(3)
+    with (
+        running_cluster(
+            tmp_path / "nodes",
+            own_options=[{"kafka_advertise": f"127.0.0.1:{port}"} for port in ports],
+            kafka_listen="127.0.0.1:0",
+            kafka_one_address="true",
+        ) as cluster,
+        ExitStack() as balancers,
+    ):
+        places = [kafka_address(node).rpartition(":") for node in cluster.nodes]
+        targets = [(host, int(port)) for host, _, port in places]
+        for place, port in enumerate(ports):
+            other = targets[(place + 1) % 3]
+            balancers.enter_context(balancing(port, lambda other=other: [other]))
+        address = f"127.0.0.1:{ports[0]}"
+        eventually(lambda: len(known(address)) == 3)
+        topic = create_topic(cluster.nodes[0], "old", partitions=6)
+        for number in range(6):
+            place = (kcat, "-b", address, "-t", topic, "-p", f"{number}")
+            value = b"%d\n" % number
+            subprocess.run((*place, "-P"), input=value, timeout=DEADLINE_S, check=True)
+            read = subprocess.run(
+                (*place, "-C", "-o", "beginning", "-e", "-q"),
+                capture_output=True,
+                timeout=DEADLINE_S,
+                check=True,
+            )
+            assert read.stdout == value

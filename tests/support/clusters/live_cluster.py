@@ -178,10 +178,13 @@ def running_cluster(
     *,
     node_count: int = 3,
     credentials: Credentials = ANONYMOUS,
-    racks: Sequence[str] = (),
+    own_options: Sequence[Mapping[str, str]] = (),
     **options: object,
 ) -> Iterator[LocalCluster]:
-    """Start nodes and wait until they are ready. ``options`` are settings of all nodes, ``credentials`` for waiting."""
+    """Start nodes and wait until they are ready. ``credentials`` are for waiting.
+
+    ``options`` are settings of all nodes, ``own_options`` those of each node alone.
+    """
     environment = {f"MILENA_{name.upper()}": str(value) for name, value in options.items()}
     environment.setdefault("MILENA_CLUSTER_SECRET", SECRET)
     environment.setdefault("MILENA_BROKER_SESSION_MS", str(SESSION_MS))
@@ -192,7 +195,7 @@ def running_cluster(
         node_count=node_count,
         environment=environment,
         credentials=credentials,
-        racks=racks,
+        own_options=own_options,
     )
     try:
         cluster.start()
