@@ -5,6 +5,7 @@ addresses. Both share all bounds.
 """
 
 import asyncio
+import logging
 import socket
 import ssl
 from collections.abc import Callable, Mapping, Sequence
@@ -20,6 +21,7 @@ from milena.model.errors import MilenaError
 from node.config.budgets import LASTING_RETRY_MS, LONG_PROPOSE_MS
 from node.control.membership import Membership
 from node.kafka.apis.api import Api, KafkaAddress, KafkaServices
+from node.kafka.apis.metadata import reachable_at
 from node.kafka.apis.registry import APIS
 from node.kafka.budget import FrameBudget
 from node.kafka.connection import KafkaConnection, KafkaPatience, ListenerContext
@@ -29,6 +31,8 @@ from node.peers.port import Peers
 from raft_meta.machine.codec import LEVELS
 from raft_meta.machine.commands import SetKafkaAddresses
 from raft_meta.machine.image import Image
+
+logger = logging.getLogger(__name__)
 
 FRAME_BYTES_MAX = 32 << 20
 STRANGERS = 8
@@ -153,7 +157,22 @@ class KafkaListener:
 
     async def advertise(self) -> None:
         """Keep this broker's address in the replicated state up to date, while the node runs."""
-        await advertise(self._services, self._membership, self._row)
+        await advertise(self._services, self._membership, self._row, self._warn_of_equal_addresses)
+
+    def _warn_of_equal_addresses(self) -> None:
+        """Warn if another live node has an address of this one, unless all nodes are to share it."""
+        metadata = self._services.metadata
+        for address in (found() for found in self._addresses):
+            for broker in metadata.image.brokers.values():
+                is_equal = reachable_at(broker, address.listener) == (address.host, address.port)
+                if is_equal and not address.is_shared and broker.broker_id != metadata.node_id:
+                    logger.warning(
+                        "another node has the same address for Kafka clients, so they reach one of both: set "
+                        "kafka_advertise, or kafka_one_address on all nodes address=%s:%d node_id=%d",
+                        address.host,
+                        address.port,
+                        broker.broker_id,
+                    )
 
     def _row(self) -> tuple[tuple[str, str, int], ...]:
         found = [address() for address in self._addresses]
@@ -164,8 +183,12 @@ async def advertise(
     services: KafkaServices,
     membership: Membership,
     addresses: Callable[[], tuple[tuple[str, str, int], ...]],
+    on_told: Callable[[], None],
 ) -> None:
-    """Write the addresses into the broker's row whenever a registration or an upgrade has left it without them."""
+    """Write the addresses into the broker's row whenever a registration or an upgrade has left it without them.
+
+    ``on_told``: called when they are there.
+    """
     metadata = services.metadata
 
     def is_due(image: Image) -> bool:
@@ -184,5 +207,6 @@ async def advertise(
         )
         with suppress(MilenaError):
             await metadata.propose(command, timeout_ms=LONG_PROPOSE_MS)
+            on_told()
             continue
         await services.clock.sleep(LASTING_RETRY_MS)

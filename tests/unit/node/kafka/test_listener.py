@@ -2,6 +2,8 @@
 
 import asyncio
 
+import pytest
+
 from node.kafka.apis.api import EXTERNAL, Api, Body, KafkaAddress, KafkaCall, KafkaServices
 from node.kafka.listener import CLOSE_S
 from node.kafka.rights import KNOWN
@@ -45,6 +47,28 @@ async def test_the_cluster_learns_the_address_of_each_socket() -> None:
             ("external", "a.example.org", 9094),
             ("plain", "127.0.0.1", 9092),
         )
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+@virtual
+async def test_two_nodes_with_one_address_are_warned_about_unless_they_share_it(
+    is_shared: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with cluster_of() as cluster:
+        for node_id, host in ((1, "a"), (2, "b"), (3, "a")):
+            address = KafkaAddress(f"{host}.example.org", 9092, is_shared=is_shared)
+            listener = listener_of(cluster.nodes[node_id], address=lambda one=address: one)
+            telling = asyncio.create_task(listener.advertise())
+            await cluster.until(
+                lambda node_id=node_id: (
+                    cluster.nodes[node_id].metadata.image.brokers[node_id].kafka_addresses
+                )
+            )
+            await settle(200)
+            telling.cancel()
+    warnings = [line for line in caplog.messages if "address for Kafka clients" in line]
+    assert len(warnings) == (0 if is_shared else 1)
+    assert all(line.endswith("address=a.example.org:9092 node_id=1") for line in warnings)
 
 
 @virtual
