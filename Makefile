@@ -161,7 +161,7 @@ types: $(STAMP)
 layers: $(STAMP)
 	$(BIN)/lint-imports
 
-kafka-suites: $(STAMP)  ## suites of Kafka clients against three nodes; KAFKA_PYTHON=DIR LIBRDKAFKA=DIR FRANZ_GO=DIR name their checkouts
+kafka-suites: $(STAMP)  ## suites of Kafka clients against three nodes; KAFKA_PYTHON, AIOKAFKA, CONFLUENT_KAFKA_PYTHON, LIBRDKAFKA, FRANZ_GO name their checkouts
 	$(RUN) -m loadtest.kafka_suites
 
 chaos: SEEDS = 1

@@ -1,11 +1,13 @@
 """Run the test suites of Kafka clients, unchanged, against three nodes, and write what passed.
 
-    make kafka-suites KAFKA_PYTHON=../kafka-python LIBRDKAFKA=../librdkafka FRANZ_GO=../franz-go
+    make kafka-suites KAFKA_PYTHON=../kafka-python AIOKAFKA=../aiokafka
 
-Each variable names a checkout of a client's sources, prepared as its own page says: librdkafka's ``tests/test-runner``
-is built, franz-go needs ``go``, and kafka-python needs pytest (``SUITES_PYTHON`` names a Python that has it). Nothing
-is downloaded. Only the suites themselves write into a checkout. ``SELECT`` limits the tests: words for ``pytest -k``,
-numbers for librdkafka's ``TESTS``, or a pattern for ``go test -run``.
+The variables are ``KAFKA_PYTHON``, ``AIOKAFKA``, ``CONFLUENT_KAFKA_PYTHON``, ``LIBRDKAFKA`` and ``FRANZ_GO``. Each
+names a checkout of a client's sources, prepared as its own page says: librdkafka's ``tests/test-runner`` is built,
+franz-go needs ``go``, and those in Python need pytest and what else their tests import (``SUITES_PYTHON`` names a
+Python that has it). aiokafka's fixtures want docker; ``loadtest.stand_ins.docker`` takes its place. Each suite has a
+new cluster. Nothing is downloaded. Only the suites themselves write into a checkout. ``SELECT`` limits the tests: words
+for ``pytest -k``, numbers for librdkafka's ``TESTS``, or a pattern for ``go test -run``.
 
 Exit codes: 0 all suites ran to their end, whatever they found; 1 one did not; 2 the cluster failed, or none was named.
 """
@@ -23,18 +25,22 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from loadtest.cluster.local_cluster import ClusterError, LocalCluster, LocalNode
+from loadtest.stand_ins.docker import BROKER
 
 SUITE_S_MAX = 3_600
 """How long one suite may run, in seconds."""
 REPORT = Path("kafka-suites.md")
 NODE_COUNT = 3
 SETTINGS = {
-    # The suites create topics by writing to them, and count on Kafka's usual partitions.
+    # The suites create topics by writing to them.
     "MILENA_KAFKA_LISTEN": "127.0.0.1:0",
     "MILENA_AUTO_CREATE_TOPICS": "true",
-    "MILENA_DEFAULT_PARTITIONS": "4",
     "MILENA_GROUP_INITIAL_REBALANCE_DELAY_MS": "0",
 }
+STAND_INS = Path(__file__).parent / "stand_ins"
+"""The folder of modules that take the place of others in a suite."""
+AIOKAFKA_IMAGE = "aiolibs/kafka:2.13_2.8.1"
+"""The name of Kafka's image, from which aiokafka's suite takes the version: the newest that it knows."""
 KAFKA_VERSION = "4.3.0"
 """The version of Kafka that kafka-python's suite takes the nodes for; it chooses tests and versions of messages."""
 
@@ -65,6 +71,8 @@ class Suite:
     read: Callable[[str], SuiteOutcome]
     is_output: bool = False
     """Whether the results are the output, and not a file."""
+    partitions: int = 4
+    """Partitions of topics that are created by writing to them; the tests count on them."""
 
 
 # -- results ---------------------------------------------------------------------------------------
@@ -115,14 +123,12 @@ def read_go(text: str) -> SuiteOutcome:
 # -- suites ----------------------------------------------------------------------------------------
 
 
-def _pytest(_: str, results: Path) -> Sequence[str]:
-    return (
+def _pytest(*arguments: str) -> Callable[[str, Path], Sequence[str]]:
+    """Return the command of a suite that runs with pytest. ``arguments``: its options, and where its tests are."""
+    return lambda _, results: (
         os.environ.get("SUITES_PYTHON") or sys.executable,
         *("-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={results}"),
-        *(
-            f"test/integration/test_{kind}_integration.py"
-            for kind in ("admin", "consumer", "producer")
-        ),
+        *arguments,
         *(("-k", os.environ["SELECT"]) if os.environ.get("SELECT") else ()),
     )
 
@@ -134,6 +140,16 @@ def _kafka_python_environment(brokers: str, results: Path) -> Mapping[str, str]:
         # The fixtures look for a broker's folder, which no test uses: the broker runs already.
         "KAFKA_ROOT": str(results.parent),
         "PYTHONPATH": ".",
+    }
+
+
+def _aiokafka_environment(brokers: str, results: Path) -> Mapping[str, str]:
+    # A fixture of every test makes a keytab for Kerberos, which only tests in a file that is left out use.
+    (results.parent / "ktutil").symlink_to(shutil.which("true") or "/bin/true")
+    return {
+        BROKER: brokers.partition(",")[0],
+        "PATH": f"{results.parent}{os.pathsep}{os.environ.get('PATH', '')}",
+        "PYTHONPATH": str(STAND_INS),
     }
 
 
@@ -155,8 +171,38 @@ SUITES = (
         variable="KAFKA_PYTHON",
         folder=".",
         needs="test/integration",
-        command=_pytest,
+        command=_pytest(
+            *(
+                f"test/integration/test_{kind}_integration.py"
+                for kind in ("admin", "consumer", "producer")
+            )
+        ),
         environment=_kafka_python_environment,
+        read=read_junit,
+    ),
+    Suite(
+        name="aiokafka",
+        variable="AIOKAFKA",
+        folder=".",
+        needs="tests/conftest.py",
+        # Its tests of SASL need users with passwords of four characters, which are refused here.
+        command=_pytest(
+            *("--docker-image", AIOKAFKA_IMAGE, "--no-pull"),
+            *("--ignore=tests/test_sasl.py", "tests"),
+        ),
+        environment=_aiokafka_environment,
+        read=read_junit,
+        partitions=2,
+    ),
+    Suite(
+        name="confluent-kafka-python",
+        variable="CONFLUENT_KAFKA_PYTHON",
+        folder=".",
+        needs="tests/integration",
+        command=_pytest(
+            *(f"tests/integration/{kind}" for kind in ("admin", "consumer", "producer"))
+        ),
+        environment=lambda brokers, _: {"BROKERS": brokers},
         read=read_junit,
     ),
     Suite(
@@ -216,6 +262,26 @@ def run_suite(suite: Suite, checkout: Path, brokers: str) -> SuiteOutcome:
     return outcome
 
 
+def run_on_cluster(suite: Suite, checkout: Path) -> SuiteOutcome:
+    """Run a suite against a cluster of its own.
+
+    Raises:
+        ClusterError: the cluster did not start.
+    """
+    directory = Path(tempfile.mkdtemp(prefix="kafka-suites-"))
+    settings = {**SETTINGS, "MILENA_DEFAULT_PARTITIONS": str(suite.partitions)}
+    cluster = LocalCluster(directory, node_count=NODE_COUNT, environment=settings)
+    try:
+        cluster.start()
+        asyncio.run(cluster.wait_ready())
+        brokers = ",".join(map(LocalNode.kafka_address, cluster.nodes))
+        print(f"kafka-suites: {suite.name} against {brokers}", flush=True)
+        return run_suite(suite, checkout, brokers)
+    finally:
+        cluster.kill()
+        shutil.rmtree(directory, ignore_errors=True)
+
+
 # -- the table -------------------------------------------------------------------------------------
 
 
@@ -241,23 +307,14 @@ def main(variables: Mapping[str, str]) -> int:
         names = ", ".join(f"{suite.variable}=..." for suite in SUITES)
         sys.stderr.write(f"kafka-suites: name a checkout of at least one suite: {names}\n")
         return 2
-    directory = Path(tempfile.mkdtemp(prefix="kafka-suites-"))
     outcomes: dict[str, SuiteOutcome] = {}
-    cluster = LocalCluster(directory, node_count=NODE_COUNT, environment=SETTINGS)
-    try:
-        cluster.start()
-        asyncio.run(cluster.wait_ready())
-        brokers = ",".join(map(LocalNode.kafka_address, cluster.nodes))
-        for suite, checkout in asked:
-            print(f"kafka-suites: {suite.name} against {brokers}", flush=True)
-            outcomes[suite.name] = run_suite(suite, Path(checkout).resolve(), brokers)
-            report(outcomes)
-    except ClusterError as error:
-        sys.stderr.write(f"kafka-suites: {error}\n")
-        return 2
-    finally:
-        cluster.kill()
-        shutil.rmtree(directory, ignore_errors=True)
+    for suite, checkout in asked:
+        try:
+            outcomes[suite.name] = run_on_cluster(suite, Path(checkout).resolve())
+        except ClusterError as error:
+            sys.stderr.write(f"kafka-suites: {error}\n")
+            return 2
+        report(outcomes)
     print(table(outcomes), end="")
     return 1 if any(found.error for found in outcomes.values()) else 0
 

@@ -1,6 +1,8 @@
 """Results of the suites of Kafka clients, as each of them writes it, and the table that is made of them."""
 
 import json
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -106,4 +108,28 @@ def test_a_checkout_that_is_not_there_or_none_is_told(
     kafka_python = suites.SUITES[0]
     assert "does not exist" in suites.run_suite(kafka_python, tmp_path, "a:1").error
     assert suites.main({"KAFKA_PYTHON": ""}) == 2
-    assert "KAFKA_PYTHON=..., LIBRDKAFKA=..., FRANZ_GO=..." in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert all(f" {suite.variable}=..." in said for suite in suites.SUITES)
+
+
+@pytest.mark.parametrize("suite", suites.SUITES, ids=lambda suite: suite.name)
+def test_each_suite_is_told_where_a_broker_is_and_where_its_results_go(
+    suite: Suite, tmp_path: Path
+) -> None:
+    results = tmp_path / "results"
+    told = suite.environment("127.0.0.1:9092,127.0.0.1:9093", results)
+    files = [path.read_text() for path in tmp_path.glob("*.conf")]
+    assert any("127.0.0.1:9092" in text for text in [*told.values(), *files])
+    command = suite.command("127.0.0.1:9092", results)
+    is_named = any(str(results) in text for text in [*command, *told.values()])
+    assert is_named is not suite.is_output
+
+
+def test_aiokafka_finds_the_stand_ins(tmp_path: Path) -> None:
+    (suite,) = (suite for suite in suites.SUITES if suite.name == "aiokafka")
+    told = suite.environment("127.0.0.1:9092", tmp_path / "results")
+    program = (
+        "import docker, shutil, subprocess; assert docker.from_env().containers; "
+        "subprocess.run(['ktutil'], check=True)"
+    )
+    subprocess.run([sys.executable, "-c", program], env={**os.environ, **told}, check=True)
