@@ -139,6 +139,7 @@ class KafkaCall:
         "host",
         "identity",
         "is_last",
+        "leaders_until_ms",
         "quota",
         "reader",
         "rights",
@@ -172,6 +173,8 @@ class KafkaCall:
         """The use of the caller's quotas; None: there are no quotas."""
         self.is_last = False
         """Whether the connection ends after the response."""
+        self.leaders_until_ms: float | None = None
+        """Until when the request waits for replicas that take over partitions; None: it did not have to wait yet."""
 
     def fork(self) -> "KafkaCall":
         """Return the same request for another reader, of which this one notices nothing."""

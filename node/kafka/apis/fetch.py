@@ -21,6 +21,7 @@ from node.kafka.apis.leading import (
     leader_of,
     led_here,
     nearer_replica,
+    taken_over,
 )
 from node.kafka.batches import sent
 from node.kafka.fetch_sessions import FetchTopic
@@ -160,6 +161,9 @@ class _FetchRound:
 
     async def _read(self, topic: Topic | None, part: FetchedPartition) -> _Read:
         runner = self._replica(topic, part)
+        if runner is KafkaCode.NOT_LEADER_OR_FOLLOWER:
+            await taken_over(self._services, self._call, topic, part.partition)
+            runner = self._replica(topic, part)
         if isinstance(runner, KafkaCode):
             is_by_id = topic is None and self._call.version >= IDS_FROM
             return self._refused(topic, part, KafkaCode.UNKNOWN_TOPIC_ID if is_by_id else runner)

@@ -15,12 +15,14 @@ from node.replica.runner import PartitionRunner, ReplicaRole
 from raft_meta.machine.image import Topic
 
 
-async def taken_over(services: KafkaServices, topic: Topic | None, partition: int) -> None:
-    """Wait until the replica here leads a partition, if the image says so; at most ``READ_LEADER_WAIT_MS``.
+async def taken_over(
+    services: KafkaServices, call: KafkaCall, topic: Topic | None, partition: int
+) -> None:
+    """Wait until the replica here leads a partition, if the image says so.
 
     A new leader is in the image before its replica exists or has taken over, and clients learn the leader from any
     node. Without this wait, the first requests to a new topic are refused: their clients repeat them after a pause, and
-    records with acks=0 are lost.
+    records with acks=0 are lost. All partitions of a request together wait at most ``READ_LEADER_WAIT_MS``.
     """
     if topic is None:
         return
@@ -28,9 +30,17 @@ async def taken_over(services: KafkaServices, topic: Topic | None, partition: in
     if state is None or state.leader != services.metadata.node_id:
         return
     runner = services.replicas.find(topic.topic_id, partition)
-    if runner is None or runner.leader_epoch < state.leader_epoch:
+    if runner is not None and runner.leader_epoch >= state.leader_epoch:
+        return
+    now_ms = services.clock.now_ms()
+    if call.leaders_until_ms is None:
+        call.leaders_until_ms = now_ms + READ_LEADER_WAIT_MS
+    if now_ms < call.leaders_until_ms:
         await services.replicas.leading(
-            topic.topic_id, partition, state.leader_epoch, timeout_ms=READ_LEADER_WAIT_MS
+            topic.topic_id,
+            partition,
+            state.leader_epoch,
+            timeout_ms=call.leaders_until_ms - now_ms,
         )
 
 

@@ -107,7 +107,7 @@ async def _offset_row(
     if part.timestamp < EARLIEST and call.version < FIRST_VERSIONS.get(part.timestamp, 1 << 15):
         return {"partition_index": number, "error_code": KafkaCode.UNSUPPORTED_VERSION}
     topic = services.metadata.image.topic(name)
-    await taken_over(services, topic, number)
+    await taken_over(services, call, topic, number)
     runner = led_here(services, topic, number, part.current_leader_epoch)
     if isinstance(runner, KafkaCode):
         return {"partition_index": number, "error_code": runner}
@@ -166,9 +166,9 @@ async def _offsets_for_epochs(services: KafkaServices, call: KafkaCall) -> Body:
 async def _epoch_row(
     services: KafkaServices, call: KafkaCall, name: str, request: cold.Message, part: cold.Message
 ) -> dict[str, object]:
-    del call, request
+    del request
     topic = services.metadata.image.topic(name)
-    await taken_over(services, topic, part.partition)
+    await taken_over(services, call, topic, part.partition)
     runner = led_here(services, topic, part.partition, part.current_leader_epoch)
     if isinstance(runner, KafkaCode):
         return {"partition": part.partition, "error_code": runner}

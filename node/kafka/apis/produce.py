@@ -177,7 +177,7 @@ async def _begin(
                 f"record batches of Kafka need feature level {V2_LEVEL}, to which the cluster rises by itself once "
                 "every node is of a release that supports it; nothing was written"
             )
-        await taken_over(services, topic, partition)
+        await taken_over(services, call, topic, partition)
         leader = leader_of(services, topic, partition)
         if leader is None or leader[0] != services.metadata.node_id:
             raise NotLeaderError(
