@@ -17,6 +17,7 @@ from tests.support.clusters.runners import values_of
 from tests.support.clusters.transacting import commit_of, send
 from tests.support.disk.kafka_batches import KafkaRecord, encoded, numbered
 from tests.support.time.virtual_time import virtual
+from tests.unit.node.kafka.apis.test_consumer_groups import beat
 
 Producer = tuple[int, int]
 
@@ -389,6 +390,28 @@ class TestOffsets:
             assert await tx.offset("g", is_stable=True) == (88, -1)
             assert await tx.end(False) == 0
             assert await tx.offset("g", is_stable=True) == (0, 7)
+
+    @pytest.mark.parametrize(("version", "code"), [(3, 59), (4, 59), (5, 120)])
+    @virtual
+    async def test_a_commit_is_refused_if_the_member_no_longer_holds_the_partition(
+        self, version: int, code: int
+    ) -> None:
+        """The next member may have read from the former offset. The codes let the client abort and go on."""
+        async with sessions() as (cluster, tx):
+            node_id = coordinator_of(cluster.image, "g")
+            joined = await beat(tx.at(node_id))
+            epoch = joined.member_epoch
+            assert await tx.add_offsets("g") == 0
+            assert await tx.stage("g", 7, member_id="m1", generation_id=epoch) == 0
+            for heartbeat in ({"member_id": "m2"}, {"member_epoch": -1}):
+                assert (await beat(tx.at(node_id), **heartbeat)).error_code == 0
+            assert await tx.end(True, version=version) == code
+            assert await tx.offset("g", is_stable=True) == (0, -1)
+            assert await tx.init(keeps=version < 5) == 0
+            assert await tx.add(0) == [0]
+            assert await tx.send("a") == 0
+            assert await tx.end(True) == 0
+            assert await seen(cluster) == ["a"]
 
     @pytest.mark.parametrize("version", range(5))
     @virtual
