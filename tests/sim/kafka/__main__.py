@@ -9,7 +9,7 @@ from collections import Counter
 
 from tests.sim.cluster.__main__ import PROGRESS_SEEDS
 from tests.sim.cluster.platform import quiet
-from tests.sim.kafka.world import KafkaWorld, Options, run_world
+from tests.sim.kafka.world import HangingError, KafkaWorld, Options, run_world
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
@@ -44,7 +44,7 @@ def main() -> int:
         if problems:
             failed += 1
             print(f"seed {seed} FAILED: {problems[0]}")
-            print("\n".join(problems[1:6]))
+            print("\n".join(f"  {problem}" for problem in problems[1:6]))
             print(f"  replay: {options.command(seed)}", flush=True)
             if not parsed.keep_going:
                 break
@@ -62,6 +62,8 @@ def run(seed: int, options: Options) -> tuple[list[str], KafkaWorld]:
     problems: list[str] = []
     try:
         world = run_world(seed, options, world)
+    except HangingError:
+        pass
     except Exception:
         problems = [traceback.format_exc()]
     return [*world.problems, *problems], world

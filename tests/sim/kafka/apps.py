@@ -149,8 +149,9 @@ class GroupProcess:
         if partition not in self.member.owned or read.next_offset == self.positions[partition]:
             return
         await self._stand_still()
-        await self._commit(partition, read.next_offset)
+        # A commit without a response may have worked, so the next one must not be of less.
         self.positions[partition] = read.next_offset
+        await self._commit(partition, read.next_offset)
         await self._see(partition, read.next_offset)
 
     async def _commit(self, partition: int, offset: int) -> None:

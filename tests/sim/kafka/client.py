@@ -103,11 +103,26 @@ class Client:
         *,
         patience_s: float = PATIENCE_S,
         may_linger: bool = True,
+        connection: BrokerConnection | None = None,
     ) -> Any:
-        """Send a request to a broker; return the response.
+        """Send a request to a broker; return the response. ``connection``: send it on this one, or not at all.
 
         Raises:
             ConnectionLostError: there is none.
+        """
+        connection = connection or await self.connection(broker_id)
+        if not connection.is_open:
+            raise ConnectionLostError("the connection broke")
+        body = cold.encode_request(key, version, fields)
+        return await connection.ask(
+            key, version, body, patience_s=patience_s, may_linger=may_linger
+        )
+
+    async def connection(self, broker_id: int) -> BrokerConnection:
+        """Return the connection to a broker; connect if there is none.
+
+        Raises:
+            ConnectionLostError: the broker cannot be reached.
         """
         async with self._connecting:
             # One at a time, and in the order of requests: a client has one connection to a broker.
@@ -115,10 +130,7 @@ class Client:
             if connection is None or not connection.is_open:
                 connection = await self._world.cluster.connect(broker_id)
                 self._connections[broker_id] = connection
-        body = cold.encode_request(key, version, fields)
-        return await connection.ask(
-            key, version, body, patience_s=patience_s, may_linger=may_linger
-        )
+            return connection
 
     def repeat_later(self, broker_id: int, key: int, version: int, fields: dict[str, Any]) -> None:
         """Let a request arrive once more, seconds later on a connection of its own, and ignore its response."""

@@ -5,7 +5,7 @@ The judge knows what clients were told, reads what clients read, and sees each i
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from raft_meta.machine.image import Group, Image
@@ -47,11 +47,13 @@ class Judge:
         self._generations: dict[tuple[str, int], dict[str, frozenset[int]]] = {}
         """By group and generation: the partitions that members got."""
         self._claims: dict[tuple[str, int], Claim] = {}
+        self.now_s: Callable[[], float] = lambda: 0.0
+        """The virtual time, which each problem names."""
         self._newest = Image()
 
     def broken(self, problem: str) -> None:
         """Note what must not happen."""
-        self.problems.append(problem)
+        self.problems.append(f"{self.now_s():.4f} {problem}")
 
     # -- groups ----------------------------------------------------------------------------------
 

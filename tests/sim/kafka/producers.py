@@ -31,7 +31,7 @@ from tests.sim.kafka.client import (
     check,
 )
 from tests.sim.kafka.judge import Tried
-from tests.sim.kafka.wires import ConnectionLostError
+from tests.sim.kafka.wires import BrokerConnection, ConnectionLostError
 
 if TYPE_CHECKING:
     from tests.sim.kafka.world import KafkaWorld
@@ -84,8 +84,9 @@ async def produce(
     version: int,
     name: str | None,
     late_chance: float = 0.0,
+    connection: BrokerConnection | None = None,
 ) -> None:
-    """Send one batch to its leader, as the client knows it.
+    """Send one batch to its leader, as the client knows it. ``connection``: send it on this one, or not at all.
 
     Raises:
         ConnectionLostError, RetriableError, RefusedError: it is not acknowledged.
@@ -104,12 +105,13 @@ async def produce(
             }
         ],
     }
-    if client.rng.random() < late_chance:
-        client.repeat_later(leader, PRODUCE, version, fields)
-    found = await client.ask(leader, PRODUCE, version, fields)
+    found = await client.ask(leader, PRODUCE, version, fields, connection=connection)
     code = found.responses[0].partition_responses[0].error_code
     if code != KafkaCode.DUPLICATE_SEQUENCE_NUMBER:
         check(code)
+    # Not before the response: a partition takes any sequence as the first one of a producer, as Kafka does.
+    if client.rng.random() < late_chance:
+        client.repeat_later(leader, PRODUCE, version, fields)
 
 
 class IdempotentProducer:
@@ -167,12 +169,16 @@ class IdempotentProducer:
                 )
                 for first, values in left
             ]
-            with suppress(ConnectionLostError, RetriableError):
-                # All of them go to the leader that the client knows now.
-                await self.client.leader(self.place)
+            try:
+                # All of them on one connection: if the first one is lost, so are the others.
+                connection = await self.client.connection(await self.client.leader(self.place))
+            except (ConnectionLostError, RetriableError):
+                self.client.forget()
+                await asyncio.sleep(self._rng.uniform(0.02, 0.3))
+                continue
             tasks = []
             for data in datas:
-                tasks.append(asyncio.create_task(self._is_taken(data, version)))
+                tasks.append(asyncio.create_task(self._is_taken(data, version, connection)))
                 # Each task sends before the next one does.
                 await asyncio.sleep(0)
             taken = await asyncio.gather(*tasks)
@@ -186,12 +192,13 @@ class IdempotentProducer:
                 await asyncio.sleep(self._rng.uniform(0.02, 0.3))
         return sequence
 
-    async def _is_taken(self, data: bytes, version: int) -> bool:
+    async def _is_taken(self, data: bytes, version: int, connection: BrokerConnection) -> bool:
         """Send a batch once; return whether it is acknowledged."""
         try:
             await produce(
-                self.client, self.place, data, version=version, name=None, late_chance=LATE_CHANCE
-            )
+                self.client, self.place, data, version=version, name=None,
+                late_chance=LATE_CHANCE, connection=connection,
+            )  # fmt: skip
         except (ConnectionLostError, RetriableError):
             return False
         except RefusedError as error:

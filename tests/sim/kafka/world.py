@@ -53,6 +53,10 @@ class Options:
         return " ".join(words)
 
 
+class HangingError(Exception):
+    """What must happen in the end has not happened. The judge has noted what."""
+
+
 class KafkaWorld:
     """One run; see ``problems``."""
 
@@ -150,6 +154,7 @@ class KafkaWorld:
 
     async def _run(self) -> None:
         cluster = self.cluster
+        self.judge.now_s = asyncio.get_running_loop().time
         await cluster.start()
         await cluster.until(lambda: cluster.image.feature_level >= transactional_ids.LEVEL)
         for topic, count in (
@@ -202,7 +207,8 @@ class KafkaWorld:
         try:
             await self.cluster.until(condition, SETTLE_MS)
         except AssertionError as error:
-            raise AssertionError(f"liveness: {what}: {self._state()}") from error
+            self.judge.broken(f"liveness: {what}: {self._state()}")
+            raise HangingError from error
 
     def _state(self) -> str:
         image = self.cluster.image
