@@ -5,12 +5,14 @@ up nothing else. Keys and values are the JSON that HTTP clients write, so reader
 """
 
 import asyncio
+import concurrent.futures
 import functools
 import json
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from queue import SimpleQueue
 from typing import Any, TypeVar
 
 from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPartition
@@ -67,22 +69,41 @@ class KafkaRefusedError(Exception):
 
 
 class KafkaClient:
-    """A client with a thread of its own. ``close`` lets go of it without waiting for records that are not sent."""
+    """A client with a thread of its own. ``close`` lets go of it without waiting for records that are not sent.
+
+    The thread does not keep the process alive: ``send_offsets_to_transaction`` of librdkafka 2.16 was seen to wait for
+    ever, in spite of its timeout, after all nodes had ended.
+    """
 
     def __init__(self) -> None:
-        self._thread = ThreadPoolExecutor(1)
         self._is_closing = False
+        self._jobs: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def _run(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            job()
 
     async def _call(self, work: Callable[..., T], *args: object) -> T:
-        return await asyncio.get_running_loop().run_in_executor(
-            self._thread, functools.partial(work, *args)
-        )
+        """Return the result of a call, which the thread makes after all those before it."""
+        loop = asyncio.get_running_loop()
+        answer: concurrent.futures.Future[T] = concurrent.futures.Future()
+
+        def job() -> None:
+            if answer.set_running_or_notify_cancel():
+                try:
+                    answer.set_result(work(*args))
+                except Exception as error:
+                    answer.set_exception(error)
+
+        self._jobs.put(job)
+        return await asyncio.wrap_future(answer, loop=loop)
 
     def close(self) -> None:
         """Stop the call in progress soon, and end the client."""
         self._is_closing = True
-        self._thread.submit(self._end)
-        self._thread.shutdown(wait=False)
+        self._jobs.put(self._end)
+        self._jobs.put(None)
 
     def _end(self) -> None:
         """End the client, in its thread."""
