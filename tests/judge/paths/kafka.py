@@ -88,11 +88,13 @@ class KafkaPath:
 
 def write(producer: Producer, records: Sequence[Sent], partition: int) -> list[Receipt]:
     """Write records to a partition; return one receipt each. Status 504: the fate is unknown."""
-    receipts = [Receipt(504)] * len(records)
+    receipts: list[Receipt | None] = [None] * len(records)
 
     def note(place: int, error: KafkaError | None, message: Message) -> None:
         if error is None:
             receipts[place] = Receipt(200, message.partition(), message.offset())
+        else:
+            receipts[place] = Receipt(504, code=error.code())
 
     for place, sent in enumerate(records):
         producer.produce(
@@ -104,10 +106,14 @@ def write(producer: Producer, records: Sequence[Sent], partition: int) -> list[R
             timestamp=sent.timestamp or 0,
             headers=list(sent.headers),
         )
-    producer.flush(TIMEOUT_S)
-    producer.purge()
-    producer.flush(0)
-    return receipts
+    until = time.monotonic() + TIMEOUT_S
+    while None in receipts and time.monotonic() < until:
+        producer.poll(0.05)
+    if None in receipts:
+        # It also drops what is produced soon after it.
+        producer.purge()
+        producer.flush(0)
+    return [one or Receipt(504) for one in receipts]
 
 
 def fetch(consumer: Consumer, name: str, number: int, start: int, now: Any) -> Fetched | None:

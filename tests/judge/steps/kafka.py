@@ -63,7 +63,7 @@ def _send(
         world.count(f"kafka {error.args[0].name()}")
         receipts = [Receipt(504)] * len(records)
     for sent, receipt in zip(records, receipts, strict=True):
-        world.count(f"kafka produce {receipt.status}")
+        world.count(f"kafka produce {receipt.status} {receipt.code or ''}".rstrip())
         if receipt.status == 200:
             writes.acknowledge(world, sent, receipt, where)
         else:
