@@ -108,8 +108,7 @@ def consumed(
         consumer.assign([TopicPartition(topic, number, 0) for number in partitions])
         end = time.monotonic() + DEADLINE_S
         while len(found) < count and time.monotonic() < end:
-            message = consumer.poll(1)
-            if message is not None:
+            for message in consumer.consume(10_000, 1):
                 assert message.error() is None, message.error()
                 found.append(message)
     finally:
@@ -216,6 +215,53 @@ def test_an_idempotent_producer_writes_each_record_once_while_leaders_change(
     wait_in_sync(cluster, topic)
     found = [int(m.value() or b"") for m in consumed(cluster, topic, 2_000)]
     assert found == list(range(2_000))
+    eventually(lambda: len(brokers(cluster)) == 3)
+
+
+def test_no_record_of_a_quick_producer_is_lost_or_doubled_when_a_leader_dies(
+    cluster: LocalCluster,
+) -> None:
+    """50,000 records a second to three partitions, as far as the machine allows; a leader is killed in the middle."""
+    topic = create_topic(cluster.nodes[0], "quick", partitions=3)
+    wait_in_sync(cluster, topic)
+    producer = Producer(
+        {
+            "bootstrap.servers": bootstrap(cluster),
+            "enable.idempotence": True,
+            "linger.ms": 5,
+            "message.timeout.ms": 60_000,
+            "queue.buffering.max.messages": 400_000,
+        }
+    )
+    count, rate = 150_000, 50_000
+    offsets: dict[int, int] = {}
+    errors: list[object] = []
+
+    def on_delivery(error: object, message: Message) -> None:
+        if error is not None:
+            errors.append(error)
+        else:
+            value = int(message.value() or b"")
+            assert offsets.setdefault(value, int(message.offset() or 0)) == message.offset()
+
+    began = time.monotonic()
+    for number in range(count):
+        producer.produce(topic, b"%d" % number, partition=number % 3, on_delivery=on_delivery)
+        if number % 500 == 0:
+            producer.poll(max(0.0, began + number / rate - time.monotonic()))
+        if number == count // 3:
+            leader_of(cluster, topic).process.kill()
+    assert producer.flush(DEADLINE_S) == 0
+    assert errors == []
+    assert len(offsets) == count
+    found: list[list[int]] = [[], [], []]
+    for message in consumed(cluster, topic, count, range(3)):
+        number = int(message.value() or b"")
+        assert offsets[number] == message.offset()
+        found[message.partition() or 0].append(number)
+    assert found == [list(range(part, count, 3)) for part in range(3)]
+    restart(cluster, *(node for node in cluster.nodes if not node.process.is_running))
+    wait_in_sync(cluster, topic)
     eventually(lambda: len(brokers(cluster)) == 3)
 
 
