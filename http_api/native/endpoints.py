@@ -1,5 +1,7 @@
 """The table of Milena's own endpoints."""
 
+from functools import partial
+
 from http_api.access.needs import IN_ANSWER, IN_REQUEST, PUBLIC, on_cluster, on_topic
 from http_api.describing import pages
 from http_api.describing.error_sets import CHANGE_ERRORS, LEADER_ERRORS, PARTITION_ERRORS
@@ -31,40 +33,8 @@ from http_api.serving.endpoint import (
     route,
 )
 from http_api.shapes import native, requests
+from milena.model import errors as e
 from milena.model.access import Operation
-from milena.model.errors import (
-    BrokerNotFoundError,
-    DiskFullError,
-    FateUnknownError,
-    FeatureLevelError,
-    GroupLimitError,
-    GroupNotEmptyError,
-    IdempotencyKeyReusedError,
-    InvalidConsumerError,
-    InvalidProducerError,
-    InvalidRecordError,
-    InvalidReplicationError,
-    InvalidTopicNameError,
-    MemberFencedError,
-    MemberNotFoundError,
-    NotEnoughReplicasError,
-    OffsetOutOfRangeError,
-    PartitionCountChangedError,
-    PartitionNotFoundError,
-    StaleMemberEpochError,
-    StaleProducerEpochError,
-    StaleVersionError,
-    TooManyProducersError,
-    TooManyReplicasError,
-    TooManyTransactionsError,
-    TopicNotFoundError,
-    TopicNotTransactionalError,
-    TransactionAbortedError,
-    TransactionChangedError,
-    TransactionCommittedError,
-    TransactionInProgressError,
-    TransactionNotFoundError,
-)
 
 _DELETE_RECORDS = "/topics/{topic}/partitions/{partition}/records:delete"
 _OPTIONAL_BODY_NOTE = "The body may be left out."
@@ -73,25 +43,24 @@ _OPTIONAL_BODY_NOTE = "The body may be left out."
 def _probe(path: str, operation_id: str, handler: Handler, summary: str) -> Route:
     """Return the row of a probe. Limits on requests in flight do not apply, so it also responds under overload."""
     not_good = Answer(status=503, description="Not now", content=json_content(native.PROBE))
-    return route(
+    return _node_route(
         f"GET {path}",
         operation_id,
         handler,
         summary,
         (*ok(native.PROBE, "It is so"), not_good),
         access=PUBLIC,
-        tag=Tag.NODE,
         is_exempt=True,
     )
 
 
 _MOVE_ERRORS = (
-    TopicNotFoundError,
-    PartitionCountChangedError,
-    PartitionNotFoundError,
-    InvalidReplicationError,
-    NotEnoughReplicasError,
-    StaleVersionError,
+    e.TopicNotFoundError,
+    e.PartitionCountChangedError,
+    e.PartitionNotFoundError,
+    e.InvalidReplicationError,
+    e.NotEnoughReplicasError,
+    e.StaleVersionError,
     *CHANGE_ERRORS,
 )
 
@@ -100,43 +69,46 @@ _TRANSACTION_ERRORS = (
     *LEADER_ERRORS,
     *CHANGE_ERRORS,
     InvalidFieldError,
-    InvalidTopicNameError,
-    InvalidReplicationError,
-    TooManyReplicasError,
-    InvalidRecordError,
-    InvalidProducerError,
-    InvalidConsumerError,
-    TopicNotTransactionalError,
-    MemberNotFoundError,
-    MemberFencedError,
-    GroupNotEmptyError,
-    StaleMemberEpochError,
-    StaleProducerEpochError,
-    TransactionAbortedError,
-    TransactionInProgressError,
-    TooManyTransactionsError,
-    GroupLimitError,
-    NotEnoughReplicasError,
-    DiskFullError,
+    e.InvalidTopicNameError,
+    e.InvalidReplicationError,
+    e.TooManyReplicasError,
+    e.InvalidRecordError,
+    e.InvalidProducerError,
+    e.InvalidConsumerError,
+    e.TopicNotTransactionalError,
+    e.MemberNotFoundError,
+    e.MemberFencedError,
+    e.GroupNotEmptyError,
+    e.StaleMemberEpochError,
+    e.StaleProducerEpochError,
+    e.TransactionAbortedError,
+    e.TransactionInProgressError,
+    e.TooManyTransactionsError,
+    e.GroupLimitError,
+    e.NotEnoughReplicasError,
+    e.DiskFullError,
 )
 _TRANSACTION: Content = dict.fromkeys(
     (JSON_TYPE, JSON_V2_TYPE, BINARY_V2_TYPE, TEXT_V2_TYPE), requests.TRANSACTION
 )
 
+_node_route = partial(route, tag=Tag.NODE)
+_cluster_route = partial(route, tag=Tag.CLUSTER)
+_transaction_route = partial(route, tag=Tag.TRANSACTIONS)
+
 NATIVE_ROUTES = (
-    route(
+    _cluster_route(
         "POST /producers",
         "allocateProducer",
         producers.allocate_producer,
         "A producer id for idempotent writes",
         ok(native.PRODUCER, "The id, its epoch, and how far it has written"),
         access=IN_REQUEST,
-        tag=Tag.CLUSTER,
         description=f"A name keeps its id under the next epoch, which fences who had it before. {_OPTIONAL_BODY_NOTE}",
         body=Body(content=json_content(requests.NEW_PRODUCER), is_required=False),
-        errors=(InvalidFieldError, TooManyProducersError, *CHANGE_ERRORS),
+        errors=(InvalidFieldError, e.TooManyProducersError, *CHANGE_ERRORS),
     ),
-    route(
+    _transaction_route(
         "POST /transactions",
         "transact",
         transact.transact,
@@ -145,16 +117,15 @@ NATIVE_ROUTES = (
         TIMEOUT_MS.param,
         IDEMPOTENCY_KEY,
         access=IN_REQUEST,
-        tag=Tag.TRANSACTIONS,
         description=(
             "Any error but 504 says that nothing of it took effect, nor ever will. Repeated under the same key, by "
             "whatever node, it is done once."
         ),
         body=Body(content=_TRANSACTION),
-        errors=(*_TRANSACTION_ERRORS, IdempotencyKeyReusedError, PartitionCountChangedError),
+        errors=(*_TRANSACTION_ERRORS, e.IdempotencyKeyReusedError, e.PartitionCountChangedError),
         prepare=transact.prepare_to_transact,
     ),
-    route(
+    _transaction_route(
         "GET /transactions",
         "listTransactions",
         transactions.list_transactions,
@@ -164,25 +135,23 @@ NATIVE_ROUTES = (
         *pages.page_params(transactions.SORT),
         pages.PARTITIONS_PARAM,
         access=IN_ANSWER,
-        tag=Tag.TRANSACTIONS,
         is_current=True,
     ),
-    route(
+    _transaction_route(
         "POST /transactions:begin",
         "beginTransaction",
         transactions.begin,
         "The next transaction of an id",
         ok(native.TRANSACTION_BEGUN, "What its writes are to name"),
         access=IN_REQUEST,
-        tag=Tag.TRANSACTIONS,
         description=(
             "What the id has open is aborted, and who had it before is fenced. Writes with `Milena-Transaction` belong "
             "to it, until it is committed, aborted, or its time is over."
         ),
         body=Body(content=json_content(requests.BEGIN_TRANSACTION)),
-        errors=(InvalidFieldError, TooManyProducersError, *CHANGE_ERRORS),
+        errors=(InvalidFieldError, e.TooManyProducersError, *CHANGE_ERRORS),
     ),
-    route(
+    _transaction_route(
         "POST /transactions/{producer_id}/{producer_epoch}:commit",
         "commitTransaction",
         transactions.commit,
@@ -191,15 +160,14 @@ NATIVE_ROUTES = (
         TIMEOUT_MS.param,
         transactions.UNTIL.param,
         access=IN_REQUEST,
-        tag=Tag.TRANSACTIONS,
         description=(
             "It names, for each partition, where the records end that were acknowledged, and how many they are; what "
             "it does not name is aborted. A write whose answer was lost makes the numbers differ: 409, still open."
         ),
         body=Body(content=json_content(requests.COMMIT_TRANSACTION)),
-        errors=(*_TRANSACTION_ERRORS, TransactionChangedError, TransactionNotFoundError),
+        errors=(*_TRANSACTION_ERRORS, e.TransactionChangedError, e.TransactionNotFoundError),
     ),
-    route(
+    _transaction_route(
         "POST /transactions/{producer_id}/{producer_epoch}:abort",
         "abortTransaction",
         transactions.abort,
@@ -207,16 +175,15 @@ NATIVE_ROUTES = (
         ok(native.SESSION_ABORTED, "It is aborted; asked again, the same"),
         TIMEOUT_MS.param,
         access=IN_REQUEST,
-        tag=Tag.TRANSACTIONS,
         description=_OPTIONAL_BODY_NOTE,
         body=Body(content=json_content(requests.ABORT_TRANSACTION), is_required=False),
         errors=(
             InvalidFieldError,
-            InvalidProducerError,
-            TransactionNotFoundError,
-            TransactionCommittedError,
-            StaleProducerEpochError,
-            TooManyTransactionsError,
+            e.InvalidProducerError,
+            e.TransactionNotFoundError,
+            e.TransactionCommittedError,
+            e.StaleProducerEpochError,
+            e.TooManyTransactionsError,
             *CHANGE_ERRORS,
         ),
     ),
@@ -238,28 +205,27 @@ NATIVE_ROUTES = (
             *PARTITION_ERRORS,
             *LEADER_ERRORS,
             InvalidFieldError,
-            OffsetOutOfRangeError,
-            NotEnoughReplicasError,
-            FeatureLevelError,
-            FateUnknownError,
+            e.OffsetOutOfRangeError,
+            e.NotEnoughReplicasError,
+            e.FeatureLevelError,
+            e.FateUnknownError,
         ),
     ),
-    route(
+    _cluster_route(
         "POST /reassignments",
         "reassign",
         reassignments.reassign,
         "Move replicas to other brokers",
         ok(native.PLANNED_MOVES, "What moves, partition by partition"),
         access=on_cluster(Operation.ALTER),
-        tag=Tag.CLUSTER,
         description=(
             "Partitions by name, or all that one broker holds, or as little as makes the cluster even. New replicas "
             "catch up in the background; once all are in sync the old ones go. What moves already takes the new way."
         ),
         body=Body(content=json_content(requests.REASSIGN)),
-        errors=(InvalidFieldError, BrokerNotFoundError, TooManyReplicasError, *_MOVE_ERRORS),
+        errors=(InvalidFieldError, e.BrokerNotFoundError, e.TooManyReplicasError, *_MOVE_ERRORS),
     ),
-    route(
+    _cluster_route(
         "GET /reassignments",
         "listReassignments",
         reassignments.list_reassignments,
@@ -267,10 +233,9 @@ NATIVE_ROUTES = (
         ok(native.RUNNING_MOVES, "Partitions on the move, those that wait included"),
         *pages.page_params(reassignments.SORT),
         access=IN_ANSWER,
-        tag=Tag.CLUSTER,
         is_current=True,
     ),
-    route(
+    _cluster_route(
         "DELETE /reassignments",
         "cancelReassignments",
         reassignments.cancel_reassignments,
@@ -279,11 +244,10 @@ NATIVE_ROUTES = (
         reassignments.TOPIC,
         reassignments.PARTITION.param,
         access=on_cluster(Operation.ALTER),
-        tag=Tag.CLUSTER,
         description="All that move, those of a topic, or one. Refused where too few of the former are in sync.",
         errors=_MOVE_ERRORS,
     ),
-    route(
+    _cluster_route(
         "GET /metadata",
         "getMetadata",
         cluster_metadata.get_metadata,
@@ -292,23 +256,21 @@ NATIVE_ROUTES = (
         cluster_metadata.SINCE.param,
         cluster_metadata.TIMEOUT.param,
         access=IN_ANSWER,
-        tag=Tag.CLUSTER,
         description=(
             "All that any node has answered is in it; `is_current` is false where no majority could be asked. With "
             "`since` it waits for a later version of this node's own: change events by long poll."
         ),
     ),
-    route(
+    _cluster_route(
         "GET /metadata/summary",
         "getMetadataSummary",
         cluster_pages.get_summary,
         "Brokers, how many topics and partitions there are, and what is wrong with them",
         ok(native.CLUSTER_SUMMARY, "The cluster in some kilobytes, whatever its size"),
         access=IN_ANSWER,
-        tag=Tag.CLUSTER,
         description="What the caller may not see is not counted. Without a majority it is what this node knew last.",
     ),
-    route(
+    _cluster_route(
         "GET /metadata/topics",
         "listTopicSummaries",
         cluster_pages.list_topics,
@@ -317,10 +279,9 @@ NATIVE_ROUTES = (
         *pages.page_params(cluster_pages.TOPIC_SORT, is_whole=False),
         cluster_pages.SIZES.param,
         access=IN_ANSWER,
-        tag=Tag.CLUSTER,
         description="Without a majority it is what this node knew last.",
     ),
-    route(
+    _cluster_route(
         "GET /metadata/topics/{topic}",
         "getTopicSummary",
         cluster_pages.get_topic,
@@ -329,9 +290,8 @@ NATIVE_ROUTES = (
         *pages.part_params(cluster_pages.PARTITION_SORT, is_whole=False),
         cluster_pages.SIZES.param,
         access=on_topic(Operation.DESCRIBE),
-        tag=Tag.CLUSTER,
         description="Without a majority it is what this node knew last.",
-        errors=(TopicNotFoundError,),
+        errors=(e.TopicNotFoundError,),
     ),
     _probe("/livez", "isLive", health.live, "The process is alive"),
     _probe("/startupz", "hasStarted", health.started, "The node has started"),
@@ -340,14 +300,13 @@ NATIVE_ROUTES = (
     _probe("/ready", "ready", health.ready, "As /readyz, under another server's name"),
     _probe("/status/ready", "statusReady", health.ready, "As /readyz, under another server's name"),
     _probe("/_health", "underscoreHealth", health.live, "As /livez, under another server's name"),
-    route(
+    _node_route(
         "POST /drain",
         "drain",
         health.drain,
         "Let other nodes lead what this one leads",
         ok(native.DRAINED, "Whether it came to an end in time"),
         access=on_cluster(Operation.ALTER),
-        tag=Tag.NODE,
         description=(
             "It goes on answering requests, is not ready any more and leads nothing until it is started again. "
             f"{_OPTIONAL_BODY_NOTE}"
@@ -355,7 +314,7 @@ NATIVE_ROUTES = (
         body=Body(content=json_content(requests.DRAIN), is_required=False),
         errors=(InvalidFieldError,),
     ),
-    route(
+    _node_route(
         "GET /metrics",
         "getMetrics",
         health.metrics,
@@ -363,10 +322,9 @@ NATIVE_ROUTES = (
         (Answer(description="The metrics", content={"text/plain": {"type": "string"}}),),
         health.PARTITIONS.param,
         access=on_cluster(Operation.DESCRIBE),
-        tag=Tag.NODE,
         is_exempt=True,
     ),
-    route(
+    _cluster_route(
         "GET /history",
         "getHistory",
         history.get_history,
@@ -375,38 +333,34 @@ NATIVE_ROUTES = (
         history.TOPIC,
         history.GROUP,
         access=IN_REQUEST,
-        tag=Tag.CLUSTER,
         description=(
             "Each node keeps an hour in its memory, and is asked for it. Without parameters, what each node did; with "
             "one, a topic's or a group's sum over them. Partitions with the most traffic of the last minute are named."
         ),
-        errors=(TopicNotFoundError,),
+        errors=(e.TopicNotFoundError,),
     ),
-    route(
+    _node_route(
         "GET /openapi.json",
         "getOpenApi",
         description.get_openapi,
         "This description, as OpenAPI 3.1",
         ok(native.OPENAPI, "The document"),
         access=PUBLIC,
-        tag=Tag.NODE,
     ),
-    route(
+    _node_route(
         "GET /openapi",
         "getOpenApiByShortName",
         description.get_openapi,
         "As /openapi.json, under another server's name",
         ok(native.OPENAPI, "The document"),
         access=PUBLIC,
-        tag=Tag.NODE,
     ),
-    route(
+    _node_route(
         "GET /openapi/v3",
         "getOpenApiByVersion",
         description.get_openapi,
         "As /openapi.json, under another server's name",
         ok(native.OPENAPI, "The document"),
         access=PUBLIC,
-        tag=Tag.NODE,
     ),
 )

@@ -11,44 +11,32 @@ reads the ``Milena-Error`` header: the class's stable ``code``.
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
 
 from milena.model import errors as e
-from milena.model.errors import InvalidRequestError, MilenaError, NotFoundError
 
 
-class InvalidFieldError(InvalidRequestError):
+class InvalidFieldError(e.InvalidRequestError, code="invalid_field"):
     """A JSON body is well-formed, but lacks a field, or has an unknown field or a value out of range."""
 
-    code: ClassVar[str] = "invalid_field"
 
-
-class MethodNotAllowedError(InvalidRequestError):
+class MethodNotAllowedError(e.InvalidRequestError, code="method_not_allowed"):
     """The path exists, but not for this method. ``allowed`` lists the methods that do."""
-
-    code: ClassVar[str] = "method_not_allowed"
 
     def __init__(self, message: str, *, allowed: str) -> None:
         super().__init__(message)
         self.allowed = allowed
 
 
-class UnreadableRecordError(InvalidRequestError):
+class UnreadableRecordError(e.InvalidRequestError, code="unreadable_record"):
     """A record was requested as JSON or text, and has another format."""
 
-    code: ClassVar[str] = "unreadable_record"
 
-
-class BodyTimeoutError(InvalidRequestError):
+class BodyTimeoutError(e.InvalidRequestError, code="body_timeout"):
     """The body did not arrive in time."""
 
-    code: ClassVar[str] = "body_timeout"
 
-
-class ResourceNotFoundError(NotFoundError):
+class ResourceNotFoundError(e.NotFoundError, code="resource_not_found"):
     """A resource does not have the named part."""
-
-    code: ClassVar[str] = "resource_not_found"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +47,7 @@ class ErrorRow:
     error_code: int
 
 
-ERROR_TABLE: dict[type[MilenaError], ErrorRow] = {
+ERROR_TABLE: dict[type[e.MilenaError], ErrorRow] = {
     # The request must change.
     e.MalformedRequestError: ErrorRow(400, 400),
     e.InvalidTopicNameError: ErrorRow(400, 40002),
@@ -159,7 +147,7 @@ ERROR_TABLE: dict[type[MilenaError], ErrorRow] = {
 UNLISTED_ERROR = ErrorRow(500, 50002)
 """The row of a class between root and leaves, if it is raised by mistake: Confluent's "Kafka error"."""
 
-_PARENT_ROWS: dict[type[MilenaError], ErrorRow] = {
+_PARENT_ROWS: dict[type[e.MilenaError], ErrorRow] = {
     e.UnavailableError: ERROR_TABLE[e.NotReadyError],
     e.ConflictError: ERROR_TABLE[e.StaleVersionError],
 }
@@ -182,7 +170,7 @@ For Basic the browser would open its own dialog over the page that asks for cred
 """
 
 
-def row_of(error: MilenaError) -> ErrorRow:
+def row_of(error: e.MilenaError) -> ErrorRow:
     """Return the error's row. A subclass without a row has its parent's."""
     for kind in type(error).__mro__:
         row = _ROWS.get(kind)
@@ -191,14 +179,14 @@ def row_of(error: MilenaError) -> ErrorRow:
     return UNLISTED_ERROR
 
 
-def _retry_after(error: MilenaError) -> str:
+def _retry_after(error: e.MilenaError) -> str:
     if isinstance(error, e.QuotaExceededError):
         # Whole seconds, rounded up: a client that waits this long is accepted.
         return str(math.ceil(error.retry_after_s))
     return RETRY_AFTER_S
 
 
-def error_headers(error: MilenaError, status: int) -> list[tuple[str, str]]:
+def error_headers(error: e.MilenaError, status: int) -> list[tuple[str, str]]:
     """Return the headers of this error's response, without its content type."""
     headers = [("Milena-Error", error.code)]
     if status in _RETRY_STATUSES:

@@ -12,7 +12,6 @@ from enum import IntEnum, unique
 from http_api.protocol import errors as api
 from milena.model import errors as e
 from milena.model.access import ResourceType
-from milena.model.errors import MilenaError
 
 
 @unique
@@ -110,7 +109,7 @@ class KafkaCode(IntEnum):
 
 _K = KafkaCode
 
-KAFKA_TABLE: dict[type[MilenaError], KafkaCode] = {
+KAFKA_TABLE: dict[type[e.MilenaError], KafkaCode] = {
     # The request must change.
     e.MalformedRequestError: _K.INVALID_REQUEST,
     e.InvalidTopicNameError: _K.INVALID_TOPIC_EXCEPTION,
@@ -216,7 +215,7 @@ _FORBIDDEN = {
 }
 
 
-def kafka_code_of(error: MilenaError) -> int:
+def kafka_code_of(error: e.MilenaError) -> int:
     """Return Kafka's number for an error, by which its clients know whether to retry. Subclasses inherit it."""
     if isinstance(error, e.ForbiddenError) and error.resource_type in _FORBIDDEN:
         return int(_FORBIDDEN[ResourceType(error.resource_type)])

@@ -20,20 +20,7 @@ from http_api.protocol.media import JSON_TYPE, V2_TYPE
 from http_api.serving.endpoint import Answer, Body, Route, Tag
 from http_api.shapes.blocks import Schema, SchemaPart, Shape
 from http_api.shapes.v2 import CONDITION_FAILED, ERROR
-from milena.model.errors import (
-    ForbiddenError,
-    MalformedRequestError,
-    MilenaError,
-    NoQuorumError,
-    NotAcceptableError,
-    NotReadyError,
-    QuotaExceededError,
-    RequestTooLargeError,
-    TooManyRequestsError,
-    TopicNotFoundError,
-    UnauthenticatedError,
-    UnsupportedMediaTypeError,
-)
+from milena.model import errors as e
 
 OPENAPI_VERSION = "3.1.0"
 
@@ -142,22 +129,22 @@ def make_document(routes: Iterable[Route]) -> Object:
     }
 
 
-def errors_of(route: Route) -> tuple[type[MilenaError], ...]:
+def errors_of(route: Route) -> tuple[type[e.MilenaError], ...]:
     """Return all errors that a route may respond with, including those that follow from its kind."""
-    implied: list[type[MilenaError]] = [MalformedRequestError]
+    implied: list[type[e.MilenaError]] = [e.MalformedRequestError]
     if not route.access.is_public:
         # ``NotReadyError``: a node without current access data cannot authenticate callers.
-        implied += [UnauthenticatedError, NotReadyError, TooManyRequestsError]
+        implied += [e.UnauthenticatedError, e.NotReadyError, e.TooManyRequestsError]
     if route.access.needs is not None or route.access.has_more:
-        implied.append(ForbiddenError)
+        implied.append(e.ForbiddenError)
     if route.body is not None:
-        implied += [RequestTooLargeError, BodyTimeoutError, UnsupportedMediaTypeError]
+        implied += [e.RequestTooLargeError, BodyTimeoutError, e.UnsupportedMediaTypeError]
     if any(V2_TYPE in answer.content for answer in route.answers):
-        implied.append(NotAcceptableError)
+        implied.append(e.NotAcceptableError)
     if not route.is_exempt:
-        implied += [TooManyRequestsError, QuotaExceededError]
+        implied += [e.TooManyRequestsError, e.QuotaExceededError]
     if route.is_current:
-        implied.append(NoQuorumError)
+        implied.append(e.NoQuorumError)
     return tuple(dict.fromkeys((*implied, *route.errors)))
 
 
@@ -255,17 +242,17 @@ class _Components:
 
     def _errors(self, route: Route) -> dict[str, Object]:
         """Return the errors of a route by status."""
-        kinds: dict[int, dict[type[MilenaError], int]] = {}
+        kinds: dict[int, dict[type[e.MilenaError], int]] = {}
         for kind in errors_of(route):
             row = ERROR_TABLE[kind]
-            code = route.topic_missing_code if kind is TopicNotFoundError else row.error_code
+            code = route.topic_missing_code if kind is e.TopicNotFoundError else row.error_code
             kinds.setdefault(row.status, {})[kind] = code
         written = {
             str(status): self._error(status, by_kind) for status, by_kind in sorted(kinds.items())
         }
         return {**written, "500": self._fault()}
 
-    def _error(self, status: int, by_kind: Mapping[type[MilenaError], int]) -> Object:
+    def _error(self, status: int, by_kind: Mapping[type[e.MilenaError], int]) -> Object:
         lines = [
             f"- `{kind.code}` ({code}): {_meaning(kind)}"
             for kind, code in sorted(by_kind.items(), key=lambda item: (item[1], item[0].code))
@@ -336,7 +323,7 @@ def _headers(*names: str) -> Object:
     return {name: {"$ref": f"#/components/headers/{name}"} for name in names}
 
 
-def _meaning(kind: type[MilenaError]) -> str:
+def _meaning(kind: type[e.MilenaError]) -> str:
     """Return the first paragraph of an error class's docstring."""
     paragraph = (kind.__doc__ or "").split("\n\n")[0]
     return " ".join(paragraph.replace("``", "`").split())

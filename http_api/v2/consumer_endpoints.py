@@ -1,5 +1,7 @@
 """v2: the table of endpoints of REST consumers."""
 
+from functools import partial
+
 from http_api.access.needs import on_group
 from http_api.describing.error_sets import (
     CONSUMER_ERRORS,
@@ -43,15 +45,16 @@ _RECORDS: Content = {
     EVENTS_TYPE: v2.EVENTS,
 }
 
+_consumer_route = partial(route, tag=Tag.CONSUMERS)
+
 CONSUMER_ROUTES = (
-    route(
+    _consumer_route(
         "POST /consumers/{group}",
         "createConsumer",
         consumers.create,
         "Make a REST consumer",
         ok_v2(shapes.CONSUMER, "Its name, and what its paths begin with; every node answers there"),
         access=on_group(Operation.READ),
-        tag=Tag.CONSUMERS,
         description=(
             "It outlives the node that made it, and is deleted when no request names it for five minutes. What other "
             "servers know to tell a consumer is taken, and ignored; one of these settings, misspelt, is refused."
@@ -65,7 +68,7 @@ CONSUMER_ROUTES = (
             *COORDINATOR_ERRORS,
         ),
     ),
-    route(
+    _consumer_route(
         f"DELETE {_CONSUMER}",
         "deleteConsumer",
         consumers.delete,
@@ -73,10 +76,9 @@ CONSUMER_ROUTES = (
         _DONE,
         tokens.ARRIVED,
         access=on_group(Operation.READ),
-        tag=Tag.CONSUMERS,
         errors=(*CONSUMER_ERRORS, e.GroupChangedError),
     ),
-    route(
+    _consumer_route(
         f"POST {_CONSUMER}/subscription",
         "subscribeConsumer",
         consumers.subscribe,
@@ -84,22 +86,20 @@ CONSUMER_ROUTES = (
         _DONE,
         tokens.ARRIVED,
         access=on_group(Operation.READ, has_more=True),
-        tag=Tag.CONSUMERS,
         description="In place of what it subscribed to before. It is a member of its group when this is answered.",
         body=Body(content=v2_content(shapes.SUBSCRIBE)),
         errors=(*_CHOICE_ERRORS, e.InvalidTopicNameError),
     ),
-    route(
+    _consumer_route(
         f"GET {_CONSUMER}/subscription",
         "getConsumerSubscription",
         consumers.get_subscription,
         "What a consumer is subscribed to",
         ok_v2(shapes.SUBSCRIPTION, "Topics, and what it has of them now"),
         access=on_group(Operation.READ, is_filtered=True),
-        tag=Tag.CONSUMERS,
         errors=CONSUMER_ERRORS,
     ),
-    route(
+    _consumer_route(
         f"DELETE {_CONSUMER}/subscription",
         "unsubscribeConsumer",
         consumers.unsubscribe,
@@ -107,10 +107,9 @@ CONSUMER_ROUTES = (
         _DONE,
         tokens.ARRIVED,
         access=on_group(Operation.READ),
-        tag=Tag.CONSUMERS,
         errors=(*CONSUMER_ERRORS, e.GroupChangedError),
     ),
-    route(
+    _consumer_route(
         f"POST {_CONSUMER}/assignments",
         "assignConsumer",
         consumers.assign,
@@ -118,55 +117,50 @@ CONSUMER_ROUTES = (
         _DONE,
         tokens.ARRIVED,
         access=on_group(Operation.READ, has_more=True),
-        tag=Tag.CONSUMERS,
         description="Without the group's help: others may read them, too.",
         body=Body(content=v2_content(shapes.PARTITIONS_IN)),
         errors=(*_CHOICE_ERRORS, *PARTITION_ERRORS),
     ),
-    route(
+    _consumer_route(
         f"GET {_CONSUMER}/assignments",
         "getConsumerAssignments",
         consumers.get_assignments,
         "What a consumer reads",
         ok_v2(shapes.ASSIGNMENTS, "Assigned by hand, or by the group"),
         access=on_group(Operation.READ, is_filtered=True),
-        tag=Tag.CONSUMERS,
         errors=CONSUMER_ERRORS,
     ),
-    route(
+    _consumer_route(
         f"POST {_CONSUMER}/positions",
         "seekConsumer",
         consumers.seek,
         "Go on at offsets, or at times",
         _DONE,
         access=on_group(Operation.READ, has_more=True),
-        tag=Tag.CONSUMERS,
         body=Body(content=v2_content(shapes.POSITIONS)),
         errors=_SEEK_ERRORS,
     ),
-    route(
+    _consumer_route(
         f"POST {_CONSUMER}/positions/beginning",
         "seekConsumerToBeginning",
         consumers.seek_to_beginning,
         "Go on at the first records",
         _DONE,
         access=on_group(Operation.READ, has_more=True),
-        tag=Tag.CONSUMERS,
         body=Body(content=v2_content(shapes.PARTITIONS_IN)),
         errors=_SEEK_ERRORS,
     ),
-    route(
+    _consumer_route(
         f"POST {_CONSUMER}/positions/end",
         "seekConsumerToEnd",
         consumers.seek_to_end,
         "Go on behind the last records",
         _DONE,
         access=on_group(Operation.READ, has_more=True),
-        tag=Tag.CONSUMERS,
         body=Body(content=v2_content(shapes.PARTITIONS_IN)),
         errors=_SEEK_ERRORS,
     ),
-    route(
+    _consumer_route(
         f"GET {_CONSUMER}/records",
         "consumeRecords",
         consumer_records.get_records,
@@ -185,7 +179,6 @@ CONSUMER_ROUTES = (
         FOLLOW.param,
         tokens.TOKEN,
         access=on_group(Operation.READ, has_more=True),
-        tag=Tag.CONSUMERS,
         description="NDJSON is one answer as lines unless it follows; server-sent events follow.",
         takes_records=True,
         errors=(
@@ -196,7 +189,7 @@ CONSUMER_ROUTES = (
             e.OffsetOutOfRangeError,
         ),
     ),
-    route(
+    _consumer_route(
         f"POST {_CONSUMER}/offsets",
         "commitConsumerOffsets",
         consumer_offsets.commit,
@@ -204,7 +197,6 @@ CONSUMER_ROUTES = (
         _DONE,
         consumer_offsets.ASYNC,
         access=on_group(Operation.READ, has_more=True),
-        tag=Tag.CONSUMERS,
         body=Body(content=v2_content(shapes.CONSUMER_COMMIT), is_required=False),
         errors=(
             *CONSUMER_ERRORS,
@@ -215,7 +207,7 @@ CONSUMER_ROUTES = (
             e.GroupChangedError,
         ),
     ),
-    route(
+    _consumer_route(
         f"GET {_CONSUMER}/offsets",
         "getConsumerOffsets",
         consumer_offsets.get_offsets,
@@ -226,7 +218,6 @@ CONSUMER_ROUTES = (
         consumer_offsets.TOPIC,
         consumer_offsets.PARTITION,
         access=on_group(Operation.READ, has_more=True),
-        tag=Tag.CONSUMERS,
         description=(
             'In the partitions of the query; or in those of a body, `{"partitions": [{"topic", "partition"}]}`, '
             "which other servers ask for; or, with neither, in those that the consumer reads."

@@ -1,5 +1,7 @@
 """v2: the table of endpoints."""
 
+from functools import partial
+
 from http_api.access.needs import IN_ANSWER, IN_REQUEST, KNOWN, on_topic
 from http_api.describing.error_sets import (
     CREATE_TOPIC_ERRORS,
@@ -157,6 +159,9 @@ _FETCHED = (
 )
 
 
+_topic_route = partial(route, tag=Tag.TOPICS)
+_record_route = partial(route, tag=Tag.RECORDS)
+
 V2_ROUTES = (
     route(
         "GET /",
@@ -167,17 +172,16 @@ V2_ROUTES = (
         access=KNOWN,
         tag=Tag.NODE,
     ),
-    route(
+    _topic_route(
         "GET /topics",
         "listTopics",
         metadata.list_topics,
         "Names of all topics",
         ok_v2(v2.TOPIC_NAMES, "The names, in order"),
         access=IN_ANSWER,
-        tag=Tag.TOPICS,
         is_current=True,
     ),
-    route(
+    _topic_route(
         "GET /topics/{topic}",
         "getTopic",
         metadata.get_topic,
@@ -186,10 +190,9 @@ V2_ROUTES = (
         errors=TOPIC_ERRORS,
         topic_missing_code=_MISSING_ON_TOPIC,
         access=on_topic(Operation.DESCRIBE),
-        tag=Tag.TOPICS,
         is_current=True,
     ),
-    route(
+    _record_route(
         "POST /topics/{topic}",
         "produceToTopic",
         produce.produce_to_topic,
@@ -198,11 +201,10 @@ V2_ROUTES = (
         *_PRODUCE_PARAMS,
         prepare=produce_head.prepare_to_topic,
         access=on_topic(Operation.WRITE),
-        tag=Tag.RECORDS,
         body=Body(content=_RECORDS),
         errors=_PRODUCE_ERRORS,
     ),
-    route(
+    _topic_route(
         "GET /topics/{topic}/partitions",
         "listPartitions",
         metadata.list_partitions,
@@ -210,10 +212,9 @@ V2_ROUTES = (
         ok_v2(v2.PARTITIONS, "The partitions, by number"),
         errors=TOPIC_ERRORS,
         access=on_topic(Operation.DESCRIBE),
-        tag=Tag.TOPICS,
         is_current=True,
     ),
-    route(
+    _topic_route(
         "GET /topics/{topic}/partitions/{partition}",
         "getPartition",
         metadata.get_partition,
@@ -221,9 +222,8 @@ V2_ROUTES = (
         ok_v2(v2.PARTITION, "The partition"),
         errors=PARTITION_ERRORS,
         access=on_topic(Operation.DESCRIBE),
-        tag=Tag.TOPICS,
     ),
-    route(
+    _record_route(
         "POST /topics/{topic}/partitions/{partition}",
         "produceToPartition",
         produce.produce_to_partition,
@@ -232,11 +232,10 @@ V2_ROUTES = (
         *_PRODUCE_PARAMS,
         prepare=produce_head.prepare_to_partition,
         access=on_topic(Operation.WRITE),
-        tag=Tag.RECORDS,
         body=Body(content=_RECORDS_OR_BATCH),
         errors=_PRODUCE_ERRORS,
     ),
-    route(
+    _topic_route(
         "GET /topics/{topic}/partitions/{partition}/offsets",
         "getOffsets",
         metadata.get_offsets,
@@ -248,9 +247,8 @@ V2_ROUTES = (
         ),
         errors=(*PARTITION_ERRORS, *LEADER_ERRORS),
         access=on_topic(Operation.DESCRIBE),
-        tag=Tag.TOPICS,
     ),
-    route(
+    _record_route(
         "GET /topics/{topic}/records",
         "fetchTopic",
         topic_records.fetch_topic,
@@ -272,11 +270,10 @@ V2_ROUTES = (
         fetch.ISOLATION.param,
         topic_records.LAST_EVENT_ID,
         access=on_topic(Operation.READ),
-        tag=Tag.RECORDS,
         errors=(*PARTITION_ERRORS, *LEADER_ERRORS, e.OffsetOutOfRangeError, e.NotAcceptableError),
         topic_missing_code=fetch.MISSING_ON_FETCH,
     ),
-    route(
+    _record_route(
         "GET /topics/{topic}/partitions/{partition}/records",
         "fetchRecords",
         fetch.fetch_records,
@@ -284,12 +281,11 @@ V2_ROUTES = (
         _FETCHED,
         *_FETCH_PARAMS,
         access=on_topic(Operation.READ),
-        tag=Tag.RECORDS,
         errors=_FETCH_ERRORS,
         topic_missing_code=fetch.MISSING_ON_FETCH,
         prepare=fetch.prepare_fetch,
     ),
-    route(
+    _record_route(
         "POST /topics/{topic}/partitions/{partition}/records",
         "produceBatch",
         produce.produce_to_partition,
@@ -298,7 +294,6 @@ V2_ROUTES = (
         *_PRODUCE_PARAMS,
         prepare=produce_head.prepare_to_partition,
         access=on_topic(Operation.WRITE),
-        tag=Tag.RECORDS,
         body=Body(content=_RECORDS_OR_BATCH),
         errors=_PRODUCE_ERRORS,
     ),
@@ -312,7 +307,7 @@ V2_ROUTES = (
         tag=Tag.CLUSTER,
         is_current=True,
     ),
-    route(
+    _topic_route(
         "POST /admin/topics",
         "createTopic",
         metadata.create_topic,
@@ -321,6 +316,5 @@ V2_ROUTES = (
         body=Body(content=json_content(requests.NEW_TOPIC_V2)),
         errors=CREATE_TOPIC_ERRORS,
         access=IN_REQUEST,
-        tag=Tag.TOPICS,
     ),
 )

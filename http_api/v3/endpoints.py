@@ -1,5 +1,7 @@
 """v3: the table of endpoints."""
 
+from functools import partial
+
 from http_api.access.needs import IN_ANSWER, IN_REQUEST, KNOWN, on_cluster, on_topic
 from http_api.describing.error_sets import (
     CHANGE_ERRORS,
@@ -33,17 +35,21 @@ _TOPIC = f"{CLUSTER}/topics/{{topic}}"
 _PARTITION = f"{_TOPIC}/partitions/{{partition}}"
 
 
+_cluster_route = partial(v3_route, tag=Tag.V3_CLUSTERS)
+_topic_route = partial(v3_route, tag=Tag.V3_TOPICS)
+_config_route = partial(v3_route, tag=Tag.V3_CONFIGS)
+_partition_route = partial(v3_route, tag=Tag.V3_PARTITIONS)
+
 _CLUSTER_ROUTES = (
-    v3_route(
+    _cluster_route(
         "GET /v3",
         "v3Root",
         clusters.root,
         "Where to begin",
         ok(v3.ROOT, "A link to the cluster"),
         access=KNOWN,
-        tag=Tag.V3_CLUSTERS,
     ),
-    v3_route(
+    _cluster_route(
         "GET /v3/clusters",
         "v3ListClusters",
         clusters.list_clusters,
@@ -51,10 +57,9 @@ _CLUSTER_ROUTES = (
         ok(v3.CLUSTERS, "The only one there is"),
         AUTHORIZED_OPERATIONS,
         access=KNOWN,
-        tag=Tag.V3_CLUSTERS,
         errors=(e.NotReadyError,),
     ),
-    v3_route(
+    _cluster_route(
         f"GET {CLUSTER}",
         "v3GetCluster",
         clusters.get_cluster,
@@ -62,55 +67,50 @@ _CLUSTER_ROUTES = (
         ok(v3.CLUSTER, "The cluster"),
         AUTHORIZED_OPERATIONS,
         access=KNOWN,
-        tag=Tag.V3_CLUSTERS,
     ),
-    v3_route(
+    _cluster_route(
         f"GET {CLUSTER}/brokers",
         "v3ListBrokers",
         clusters.list_brokers,
         "All brokers",
         ok(v3.BROKERS, "All that are registered, alive or not"),
         access=KNOWN,
-        tag=Tag.V3_CLUSTERS,
         is_current=True,
     ),
-    v3_route(
+    _cluster_route(
         f"GET {CLUSTER}/brokers/{{broker}}",
         "v3GetBroker",
         clusters.get_broker,
         "A broker",
         ok(v3.BROKER, "The broker"),
         access=KNOWN,
-        tag=Tag.V3_CLUSTERS,
         is_current=True,
         errors=(e.BrokerNotFoundError,),
     ),
-    v3_route(
+    _cluster_route(
         f"DELETE {CLUSTER}/brokers/{{broker}}",
         "v3DeleteBroker",
         clusters.delete_broker,
         "Forget a broker that is gone for good",
         DONE,
         access=on_cluster(Operation.ALTER),
-        tag=Tag.V3_CLUSTERS,
         description="Refused while it is alive, holds replicas or is a voter of the metadata quorum.",
         errors=(e.BrokerNotFoundError, e.BrokerInUseError, *CHANGE_ERRORS),
     ),
-    v3_route(
+    _cluster_route(
         f"GET {CLUSTER}/brokers/{{broker}}/partition-replicas",
         "v3ListBrokerReplicas",
         partitions.list_broker_replicas,
         "Replicas that a broker holds",
         ok(v3.REPLICAS, "The replicas, by topic and partition"),
         access=IN_ANSWER,
-        tag=Tag.V3_CLUSTERS,
         is_current=True,
         errors=(e.BrokerNotFoundError,),
     ),
 )
 
 _TOPIC_ROUTES = (
-    v3_route(
+    _topic_route(
         f"GET {CLUSTER}/topics",
         "v3ListTopics",
         topics.list_topics,
@@ -118,10 +118,9 @@ _TOPIC_ROUTES = (
         ok(v3.TOPICS, "The topics, by name"),
         AUTHORIZED_OPERATIONS,
         access=IN_ANSWER,
-        tag=Tag.V3_TOPICS,
         is_current=True,
     ),
-    v3_route(
+    _topic_route(
         f"POST {CLUSTER}/topics",
         "v3CreateTopic",
         topics.create_topic,
@@ -138,11 +137,10 @@ _TOPIC_ROUTES = (
             ),
         ),
         access=IN_REQUEST,
-        tag=Tag.V3_TOPICS,
         body=Body(content=json_content(requests.NEW_TOPIC_V3)),
         errors=CREATE_TOPIC_ERRORS,
     ),
-    v3_route(
+    _topic_route(
         f"GET {_TOPIC}",
         "v3GetTopic",
         topics.get_topic,
@@ -150,18 +148,16 @@ _TOPIC_ROUTES = (
         ok(v3.TOPIC, "The topic"),
         AUTHORIZED_OPERATIONS,
         access=on_topic(Operation.DESCRIBE),
-        tag=Tag.V3_TOPICS,
         is_current=True,
         errors=TOPIC_ERRORS,
     ),
-    v3_route(
+    _topic_route(
         f"PATCH {_TOPIC}",
         "v3UpdateTopic",
         topics.patch_topic,
         "Give a topic more partitions",
         ok(v3.TOPIC, "The topic, which has that many"),
         access=on_topic(Operation.ALTER),
-        tag=Tag.V3_TOPICS,
         description=(
             "New partitions are placed as those of a new topic. Records of a key that were written before stay where "
             "they are, later ones may go to another partition."
@@ -176,14 +172,13 @@ _TOPIC_ROUTES = (
             *CHANGE_ERRORS,
         ),
     ),
-    v3_route(
+    _topic_route(
         f"DELETE {_TOPIC}",
         "v3DeleteTopic",
         topics.delete_topic,
         "Delete a topic with its records",
         DONE,
         access=on_topic(Operation.DELETE),
-        tag=Tag.V3_TOPICS,
         errors=(*TOPIC_ERRORS, *CHANGE_ERRORS),
     ),
 )
@@ -231,46 +226,42 @@ _RECORD_ROUTES = (
 )
 
 _BROKER_CONFIG_ROUTES = (
-    v3_route(
+    _config_route(
         f"GET {CLUSTER}/brokers/{{broker}}/configs",
         "v3ListBrokerConfigs",
         broker_configs.list_configs,
         "Configs of a broker",
         ok(v3.BROKER_CONFIGS, "What its topics have that set nothing else"),
         access=on_cluster(Operation.DESCRIBE_CONFIGS),
-        tag=Tag.V3_CONFIGS,
         is_current=True,
         description="With `-` as the broker: those of all brokers.",
         errors=(e.BrokerNotFoundError,),
     ),
-    v3_route(
+    _config_route(
         f"GET {CLUSTER}/brokers/{{broker}}/configs/{{config}}",
         "v3GetBrokerConfig",
         broker_configs.get_config,
         "A config of a broker",
         ok(v3.BROKER_CONFIG, "The config"),
         access=on_cluster(Operation.DESCRIBE_CONFIGS),
-        tag=Tag.V3_CONFIGS,
         is_current=True,
         errors=(e.BrokerNotFoundError, e.ConfigNotFoundError),
     ),
-    v3_route(
+    _config_route(
         f"GET {CLUSTER}/broker-configs",
         "v3ListClusterConfigs",
         broker_configs.list_cluster_configs,
         "Configs that all brokers have",
         ok(v3.CLUSTER_CONFIGS, "What topics have that set nothing else"),
         access=on_cluster(Operation.DESCRIBE_CONFIGS),
-        tag=Tag.V3_CONFIGS,
     ),
-    v3_route(
+    _config_route(
         f"GET {CLUSTER}/broker-configs/{{config}}",
         "v3GetClusterConfig",
         broker_configs.get_cluster_config,
         "A config that all brokers have",
         ok(v3.CLUSTER_CONFIG, "The config"),
         access=on_cluster(Operation.DESCRIBE_CONFIGS),
-        tag=Tag.V3_CONFIGS,
         errors=(e.ConfigNotFoundError,),
     ),
 )
@@ -283,19 +274,18 @@ _CHANGE_CONFIG_ERRORS = (
     *CHANGE_ERRORS,
 )
 _CONFIG_ROUTES = (
-    v3_route(
+    _config_route(
         f"GET {_TOPIC}/configs",
         "v3ListTopicConfigs",
         configs.list_configs,
         "Configs of a topic",
         ok(v3.CONFIGS, "All that are in force"),
         access=on_topic(Operation.DESCRIBE_CONFIGS, is_filtered=True),
-        tag=Tag.V3_CONFIGS,
         is_current=True,
         description="With `-` as the topic: those of all topics.",
         errors=TOPIC_ERRORS,
     ),
-    v3_route(
+    _config_route(
         f"POST {_TOPIC}/configs:alter",
         "v3AlterTopicConfigs",
         configs.alter_configs,
@@ -309,7 +299,6 @@ _CONFIG_ROUTES = (
             ),
         ),
         access=on_topic(Operation.ALTER_CONFIGS, is_filtered=True),
-        tag=Tag.V3_CONFIGS,
         description=(
             'With `-` as the topic: of several topics, `{"data": [{"topic_name", "configs": [{"name", '
             '"value"}]}]}`. The caller must have the right for each of them; what else is wrong with one does not '
@@ -318,63 +307,58 @@ _CONFIG_ROUTES = (
         body=Body(content=json_content(requests.ANY_CONFIG_CHANGES)),
         errors=_CHANGE_CONFIG_ERRORS,
     ),
-    v3_route(
+    _config_route(
         f"GET {_TOPIC}/configs/{{config}}",
         "v3GetTopicConfig",
         configs.get_config,
         "A config of a topic",
         ok(v3.CONFIG, "The config in force"),
         access=on_topic(Operation.DESCRIBE_CONFIGS),
-        tag=Tag.V3_CONFIGS,
         is_current=True,
         errors=(*TOPIC_ERRORS, e.ConfigNotFoundError),
     ),
-    v3_route(
+    _config_route(
         f"PUT {_TOPIC}/configs/{{config}}",
         "v3SetTopicConfig",
         configs.put_config,
         "Set a config",
         DONE,
         access=on_topic(Operation.ALTER_CONFIGS),
-        tag=Tag.V3_CONFIGS,
         body=Body(content=json_content(requests.CONFIG_VALUE)),
         errors=_CHANGE_CONFIG_ERRORS,
     ),
-    v3_route(
+    _config_route(
         f"DELETE {_TOPIC}/configs/{{config}}",
         "v3ResetTopicConfig",
         configs.delete_config,
         "Reset a config to its default",
         DONE,
         access=on_topic(Operation.ALTER_CONFIGS),
-        tag=Tag.V3_CONFIGS,
         errors=(*TOPIC_ERRORS, e.InvalidConfigError, e.TransactionsPendingError, *CHANGE_ERRORS),
     ),
 )
 
 _PARTITION_ROUTES = (
-    v3_route(
+    _partition_route(
         f"GET {_TOPIC}/partitions",
         "v3ListPartitions",
         partitions.list_partitions,
         "Partitions of a topic",
         ok(v3.PARTITIONS, "The partitions, by number"),
         access=on_topic(Operation.DESCRIBE),
-        tag=Tag.V3_PARTITIONS,
         is_current=True,
         errors=TOPIC_ERRORS,
     ),
-    v3_route(
+    _partition_route(
         f"GET {_PARTITION}",
         "v3GetPartition",
         partitions.get_partition,
         "A partition",
         ok(v3.PARTITION, "The partition"),
         access=on_topic(Operation.DESCRIBE),
-        tag=Tag.V3_PARTITIONS,
         errors=PARTITION_ERRORS,
     ),
-    v3_route(
+    _partition_route(
         f"GET {_PARTITION}/offset",
         "v3GetPartitionOffsets",
         partitions.get_offset,
@@ -382,10 +366,9 @@ _PARTITION_ROUTES = (
         ok(v3.PARTITION_WITH_OFFSETS, "The partition and its readable range"),
         partitions.OFFSET_TYPE.param,
         access=on_topic(Operation.DESCRIBE),
-        tag=Tag.V3_PARTITIONS,
         errors=(*PARTITION_ERRORS, *LEADER_ERRORS),
     ),
-    v3_route(
+    _partition_route(
         f"GET {_PARTITION}/reassignment",
         "v3GetReassignment",
         reassignments.get_reassignments,
@@ -397,29 +380,26 @@ _PARTITION_ROUTES = (
             ),
         ),
         access=on_topic(Operation.DESCRIBE, is_filtered=True),
-        tag=Tag.V3_PARTITIONS,
         is_current=True,
         description="With `-` as the partition: moves of the whole topic; as the topic, too: all moves.",
         errors=(*PARTITION_ERRORS, ResourceNotFoundError),
     ),
-    v3_route(
+    _partition_route(
         f"GET {_PARTITION}/replicas",
         "v3ListReplicas",
         partitions.list_replicas,
         "Replicas of a partition",
         ok(v3.REPLICAS, "The replicas, the preferred leader first"),
         access=on_topic(Operation.DESCRIBE),
-        tag=Tag.V3_PARTITIONS,
         errors=PARTITION_ERRORS,
     ),
-    v3_route(
+    _partition_route(
         f"GET {_PARTITION}/replicas/{{broker}}",
         "v3GetReplica",
         partitions.get_replica,
         "A replica",
         ok(v3.REPLICA, "The replica"),
         access=on_topic(Operation.DESCRIBE),
-        tag=Tag.V3_PARTITIONS,
         errors=(*PARTITION_ERRORS, ResourceNotFoundError),
     ),
 )

@@ -1,5 +1,7 @@
 """v3: the table of endpoints of consumer groups."""
 
+from functools import partial
+
 from http_api.access.needs import IN_ANSWER, on_group
 from http_api.describing.error_sets import (
     COORDINATOR_ERRORS,
@@ -24,8 +26,10 @@ _CONSUMER = f"{_GROUP}/consumers/{{consumer}}"
 _OF_MEMBER = (*GROUP_ERRORS, MemberNotFoundError)
 _OF_LAG = (*GROUP_ERRORS, *LEADER_ERRORS, ResourceNotFoundError)
 
+_group_route = partial(v3_route, tag=Tag.V3_GROUPS)
+
 GROUP_ROUTES = (
-    v3_route(
+    _group_route(
         f"GET {_GROUPS}",
         "v3ListConsumerGroups",
         groups.list_groups,
@@ -33,10 +37,9 @@ GROUP_ROUTES = (
         ok(v3.GROUPS, "The groups, by id"),
         AUTHORIZED_OPERATIONS,
         access=IN_ANSWER,
-        tag=Tag.V3_GROUPS,
         errors=(NoQuorumError,),
     ),
-    v3_route(
+    _group_route(
         f"GET {_GROUP}",
         "v3GetConsumerGroup",
         groups.get_group,
@@ -44,100 +47,90 @@ GROUP_ROUTES = (
         ok(v3.GROUP, "The group"),
         AUTHORIZED_OPERATIONS,
         access=on_group(Operation.DESCRIBE),
-        tag=Tag.V3_GROUPS,
         errors=GROUP_ERRORS,
     ),
-    v3_route(
+    _group_route(
         f"DELETE {_GROUP}",
         "v3DeleteConsumerGroup",
         groups.delete_group,
         "Forget a group and its offsets",
         DONE,
         access=on_group(Operation.DELETE),
-        tag=Tag.V3_GROUPS,
         description="Refused while it has members.",
         errors=(*GROUP_ERRORS, *GROUP_CHANGE_ERRORS, *COORDINATOR_ERRORS),
     ),
-    v3_route(
+    _group_route(
         f"POST {_GROUP}/offsets:reset",
         "v3ResetConsumerGroupOffsets",
         groups.reset_offsets,
         "Let a group go on elsewhere",
         ok(shapes.GROUP_OFFSETS, "What is committed now, of these partitions"),
         access=on_group(Operation.READ, has_more=True),
-        tag=Tag.V3_GROUPS,
         description="Refused while it has members.",
         body=Body(content=json_content(shapes.RESET)),
         errors=RESET_ERRORS,
     ),
-    v3_route(
+    _group_route(
         f"GET {_GROUP}/consumers",
         "v3ListConsumers",
         groups.list_consumers,
         "Members of a group",
         ok(v3.CONSUMERS, "The members"),
         access=on_group(Operation.DESCRIBE),
-        tag=Tag.V3_GROUPS,
         errors=GROUP_ERRORS,
     ),
-    v3_route(
+    _group_route(
         f"GET {_CONSUMER}",
         "v3GetConsumer",
         groups.get_consumer,
         "A member of a group",
         ok(v3.CONSUMER, "The member"),
         access=on_group(Operation.DESCRIBE),
-        tag=Tag.V3_GROUPS,
         errors=_OF_MEMBER,
     ),
-    v3_route(
+    _group_route(
         f"GET {_CONSUMER}/assignments",
         "v3ListConsumerAssignments",
         groups.list_assignments,
         "What a member reads",
         ok(v3.CONSUMER_ASSIGNMENTS, "The partitions"),
         access=on_group(Operation.DESCRIBE, is_filtered=True),
-        tag=Tag.V3_GROUPS,
         errors=_OF_MEMBER,
     ),
-    v3_route(
+    _group_route(
         f"GET {_CONSUMER}/assignments/{{topic}}/partitions/{{partition}}",
         "v3GetConsumerAssignment",
         groups.get_assignment,
         "A partition that a member reads",
         ok(v3.CONSUMER_ASSIGNMENT, "The partition"),
         access=on_group(Operation.DESCRIBE, is_filtered=True),
-        tag=Tag.V3_GROUPS,
         errors=(*_OF_MEMBER, ResourceNotFoundError),
     ),
-    v3_route(
+    _group_route(
         f"GET {_GROUP}/lag-summary",
         "v3GetConsumerGroupLagSummary",
         groups.get_lag_summary,
         "How far a group is behind",
         ok(v3.LAG_SUMMARY, "In all, and where most"),
         access=on_group(Operation.DESCRIBE, is_filtered=True),
-        tag=Tag.V3_GROUPS,
         errors=_OF_LAG,
     ),
-    v3_route(
+    _group_route(
         f"GET {_GROUP}/lags",
         "v3ListConsumerLags",
         groups.list_lags,
         "How far a group is behind, partition by partition",
         ok(v3.LAGS, "The partitions where it has committed something"),
         access=on_group(Operation.DESCRIBE, is_filtered=True),
-        tag=Tag.V3_GROUPS,
         errors=(*GROUP_ERRORS, *LEADER_ERRORS),
     ),
-    v3_route(
+    _group_route(
         f"GET {_GROUP}/lags/{{topic}}/partitions/{{partition}}",
         "v3GetConsumerLag",
         groups.get_lag,
         "How far a group is behind in one partition",
         ok(v3.LAG, "The partition"),
         access=on_group(Operation.DESCRIBE, is_filtered=True),
-        tag=Tag.V3_GROUPS,
         errors=(*_OF_LAG, *PARTITION_ERRORS),
     ),
 )

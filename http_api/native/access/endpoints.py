@@ -1,5 +1,7 @@
 """The table of endpoints of access: the mode, users and their tokens."""
 
+from functools import partial
+
 from http_api.access.needs import IN_REQUEST, KNOWN, STRICT, on_cluster
 from http_api.describing.error_sets import CHANGE_ERRORS
 from http_api.describing.pages import CONTAINS, LONG_PARAMS
@@ -13,24 +15,24 @@ from milena.model.access import Operation
 _CHANGE_ERRORS = (InvalidFieldError, e.InvalidAccessError, *CHANGE_ERRORS)
 _GONE = (Answer(status=204, description="It is gone"),)
 
+_acce_route = partial(route, tag=Tag.ACCESS)
+
 ACCESS_ROUTES = (
-    route(
+    _acce_route(
         "GET /access",
         "getAccess",
         access.get_access,
         "Who asks, and how much the cluster asks",
         ok(shapes.ACCESS, "The mode, and who this is"),
         access=KNOWN,
-        tag=Tag.ACCESS,
     ),
-    route(
+    _acce_route(
         "PUT /access",
         "setAccess",
         access.put_access,
         "Change how much the cluster asks",
         ok(shapes.ACCESS, "The mode, and who this is"),
         access=on_cluster(Operation.ALTER, is_strict=True),
-        tag=Tag.ACCESS,
         description=(
             "`off`: nothing. `optional`: who comes without credentials is `User:ANONYMOUS`, and refusals are logged "
             "only. `required`: credentials, and an entry that allows what is done. For superusers."
@@ -38,7 +40,7 @@ ACCESS_ROUTES = (
         body=Body(content=json_content(shapes.ACCESS_CHANGE)),
         errors=(e.LastSuperuserError, *_CHANGE_ERRORS),
     ),
-    route(
+    _acce_route(
         "GET /users",
         "listUsers",
         access.list_users,
@@ -47,21 +49,19 @@ ACCESS_ROUTES = (
         CONTAINS,
         *LONG_PARAMS,
         access=on_cluster(Operation.DESCRIBE),
-        tag=Tag.ACCESS,
         is_current=True,
     ),
-    route(
+    _acce_route(
         "GET /users/{user}",
         "getUser",
         access.get_user,
         "A user",
         ok(shapes.USER, "The user"),
         access=IN_REQUEST,
-        tag=Tag.ACCESS,
         is_current=True,
         errors=(e.UserNotFoundError,),
     ),
-    route(
+    _acce_route(
         "PUT /users/{user}",
         "putUser",
         access.put_user,
@@ -71,7 +71,6 @@ ACCESS_ROUTES = (
             Answer(status=201, description="It is made", content=json_content(shapes.USER)),
         ),
         access=STRICT,
-        tag=Tag.ACCESS,
         description=(
             "Needs ALTER on the cluster; superusers are made and changed by superusers. A caller that came with a "
             "password may change its own. Tokens outlive a password: `token_count` says how many there are, and "
@@ -85,18 +84,17 @@ ACCESS_ROUTES = (
             *_CHANGE_ERRORS,
         ),
     ),
-    route(
+    _acce_route(
         "DELETE /users/{user}",
         "deleteUser",
         access.delete_user,
         "Forget a user",
         _GONE,
         access=on_cluster(Operation.ALTER, is_strict=True),
-        tag=Tag.ACCESS,
         description="With its tokens, and the access control entries that name it.",
         errors=(e.UserNotFoundError, e.LastSuperuserError, *CHANGE_ERRORS),
     ),
-    route(
+    _acce_route(
         "GET /users/{user}/tokens",
         "listTokens",
         access.list_tokens,
@@ -104,12 +102,11 @@ ACCESS_ROUTES = (
         ok(shapes.TOKENS, "The tokens, the oldest first"),
         *LONG_PARAMS,
         access=STRICT,
-        tag=Tag.ACCESS,
         description="A token with grants is told of itself alone.",
         is_current=True,
         errors=(e.UserNotFoundError,),
     ),
-    route(
+    _acce_route(
         "POST /users/{user}/tokens",
         "createToken",
         access.create_token,
@@ -122,7 +119,6 @@ ACCESS_ROUTES = (
             ),
         ),
         access=STRICT,
-        tag=Tag.ACCESS,
         description=(
             "It may what its user may, or, with `grants`, what both say. One that is made with a token never lives "
             "longer, and is deleted with it. A token with grants makes none. A user has at most 1,000 tokens. The body "
@@ -131,14 +127,13 @@ ACCESS_ROUTES = (
         body=Body(content=json_content(shapes.NEW_TOKEN), is_required=False),
         errors=(e.UserNotFoundError, e.AccessLimitError, *_CHANGE_ERRORS),
     ),
-    route(
+    _acce_route(
         "DELETE /users/{user}/tokens/{token}",
         "deleteToken",
         access.delete_token,
         "Revoke a token",
         _GONE,
         access=STRICT,
-        tag=Tag.ACCESS,
         errors=(e.TokenNotFoundError, *CHANGE_ERRORS),
     ),
 )

@@ -1,5 +1,7 @@
 """The table of endpoints of consumer groups."""
 
+from functools import partial
+
 from http_api.access.needs import IN_ANSWER, on_group
 from http_api.describing import pages
 from http_api.describing.error_sets import (
@@ -15,22 +17,15 @@ from http_api.native.groups import handlers as groups
 from http_api.protocol.errors import InvalidFieldError
 from http_api.serving.endpoint import Answer, Body, Tag, json_content, ok, route
 from http_api.shapes import groups as shapes
+from milena.model import errors as e
 from milena.model.access import Operation
-from milena.model.errors import (
-    GroupChangedError,
-    GroupNotEmptyError,
-    InvalidConsumerError,
-    MemberFencedError,
-    MemberNotFoundError,
-    NoQuorumError,
-    OffsetOutOfRangeError,
-    StaleMemberEpochError,
-)
 
-_MEMBER_ERRORS = (MemberNotFoundError, MemberFencedError, StaleMemberEpochError)
+_MEMBER_ERRORS = (e.MemberNotFoundError, e.MemberFencedError, e.StaleMemberEpochError)
+
+_group_route = partial(route, tag=Tag.GROUPS)
 
 GROUP_ROUTES = (
-    route(
+    _group_route(
         "GET /groups",
         "listGroups",
         groups.list_groups,
@@ -38,20 +33,18 @@ GROUP_ROUTES = (
         ok(shapes.GROUPS, "The groups, without members and offsets"),
         *pages.page_params(groups.SORT),
         access=IN_ANSWER,
-        tag=Tag.GROUPS,
-        errors=(NoQuorumError,),
+        errors=(e.NoQuorumError,),
     ),
-    route(
+    _group_route(
         "GET /groups/{group}",
         "getGroup",
         groups.get_group,
         "A group: its members and what it has committed",
         ok(shapes.GROUP, "The group"),
         access=on_group(Operation.DESCRIBE, is_filtered=True),
-        tag=Tag.GROUPS,
         errors=GROUP_ERRORS,
     ),
-    route(
+    _group_route(
         "GET /groups/{group}/members",
         "listGroupMembers",
         groups.list_members,
@@ -60,10 +53,9 @@ GROUP_ROUTES = (
         *pages.page_params(groups.MEMBER_SORT, is_whole=False),
         pages.PARTITIONS_PARAM,
         access=on_group(Operation.DESCRIBE, is_filtered=True),
-        tag=Tag.GROUPS,
         errors=GROUP_ERRORS,
     ),
-    route(
+    _group_route(
         "GET /groups/{group}/lags",
         "listGroupLags",
         groups.list_lags,
@@ -71,24 +63,22 @@ GROUP_ROUTES = (
         ok(shapes.LAG_PAGE, "The group, with the partitions of the page"),
         *pages.page_params(groups.LAG_SORT, is_whole=False),
         access=on_group(Operation.DESCRIBE, is_filtered=True),
-        tag=Tag.GROUPS,
         description=(
             "By `lag` and `end_offset` the leaders of all its partitions are asked; else of those of the page alone."
         ),
         errors=GROUP_ERRORS,
     ),
-    route(
+    _group_route(
         "DELETE /groups/{group}",
         "deleteGroup",
         groups.delete,
         "Forget a group and its offsets",
         (Answer(status=204, description="It is gone"),),
         access=on_group(Operation.DELETE),
-        tag=Tag.GROUPS,
         description="Refused while it has members.",
         errors=(*GROUP_ERRORS, *GROUP_CHANGE_ERRORS, *COORDINATOR_ERRORS),
     ),
-    route(
+    _group_route(
         "POST /groups/{group}/heartbeat",
         "groupHeartbeat",
         groups.heartbeat,
@@ -96,7 +86,6 @@ GROUP_ROUTES = (
         ok(shapes.HEARTBEAT_ANSWER, "What the member is to read, and when to come again"),
         groups.WAIT_MS.param,
         access=on_group(Operation.READ, has_more=True),
-        tag=Tag.GROUPS,
         description=(
             "What the member is not assigned any more it stops reading, and says so by a heartbeat whose `owned` lacks "
             "it; only then does another get it."
@@ -105,12 +94,12 @@ GROUP_ROUTES = (
         errors=(
             *_MEMBER_ERRORS,
             InvalidFieldError,
-            InvalidConsumerError,
-            GroupChangedError,
+            e.InvalidConsumerError,
+            e.GroupChangedError,
             *COORDINATOR_ERRORS,
         ),
     ),
-    route(
+    _group_route(
         "GET /groups/{group}/offsets",
         "getGroupOffsets",
         groups.get_offsets,
@@ -118,17 +107,15 @@ GROUP_ROUTES = (
         ok(shapes.GROUP_OFFSETS, "Of all its partitions, or of one topic"),
         groups.TOPIC,
         access=on_group(Operation.DESCRIBE, is_filtered=True),
-        tag=Tag.GROUPS,
         errors=GROUP_ERRORS,
     ),
-    route(
+    _group_route(
         "POST /groups/{group}/offsets",
         "commitGroupOffsets",
         groups.commit,
         "Commit offsets",
         (Answer(status=204, description="All are committed"),),
         access=on_group(Operation.READ, has_more=True),
-        tag=Tag.GROUPS,
         description=(
             "As a member, or, with neither `member_id` nor `member_epoch`, for a group that has no members."
         ),
@@ -137,13 +124,13 @@ GROUP_ROUTES = (
             *_MEMBER_ERRORS,
             *PARTITION_ERRORS,
             InvalidFieldError,
-            InvalidConsumerError,
-            GroupNotEmptyError,
-            GroupChangedError,
+            e.InvalidConsumerError,
+            e.GroupNotEmptyError,
+            e.GroupChangedError,
             *COORDINATOR_ERRORS,
         ),
     ),
-    route(
+    _group_route(
         "GET /groups/{group}/offsets:reset",
         "previewGroupReset",
         offsets.preview_reset,
@@ -153,23 +140,21 @@ GROUP_ROUTES = (
         offsets.TO,
         *pages.CUT_PARAMS,
         access=on_group(Operation.DESCRIBE, has_more=True),
-        tag=Tag.GROUPS,
         errors=(
             *PARTITION_ERRORS,
             *LEADER_ERRORS,
-            InvalidConsumerError,
-            NoQuorumError,
-            OffsetOutOfRangeError,
+            e.InvalidConsumerError,
+            e.NoQuorumError,
+            e.OffsetOutOfRangeError,
         ),
     ),
-    route(
+    _group_route(
         "POST /groups/{group}/offsets:reset",
         "resetGroupOffsets",
         offsets.reset,
         "Let a group go on elsewhere",
         ok(shapes.GROUP_OFFSETS, "What is committed now, of these partitions"),
         access=on_group(Operation.READ, has_more=True),
-        tag=Tag.GROUPS,
         description="Refused while it has members.",
         body=Body(content=json_content(shapes.RESET)),
         errors=RESET_ERRORS,
