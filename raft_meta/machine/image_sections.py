@@ -6,8 +6,9 @@ never change meaning; ``codec`` turns rows into bytes and frames.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import astuple, dataclass, field
-from typing import TypeVar
+from dataclasses import astuple, dataclass, field, fields
+from operator import attrgetter
+from typing import Any, Generic, TypeVar
 
 from immutables import Map
 
@@ -25,7 +26,6 @@ from raft_meta.machine.image import (
     ClassicGroup,
     ClassicMember,
     CommittedOffset,
-    ConsumerKey,
     Ending,
     Group,
     GroupMember,
@@ -66,6 +66,10 @@ class _Header:
     access_version: int = field(default=0, metadata={"since": 7})
     audit_count: int = field(default=0, metadata={"since": 8})
     scram_decoy_key: bytes = field(default=b"", metadata={"since": 12})
+
+
+_HEADER_NAMES = tuple(item.name for item in fields(_Header))
+"""The fields of an image that its header has, under the same names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,20 +150,7 @@ class _EndingRow:
 
 def sections_of(image: Image) -> Iterator[tuple[int, Iterator[object]]]:
     """Yield every section's number, with its rows in ascending order of their keys."""
-    header = _Header(
-        index=image.index,
-        now_ms=image.now_ms,
-        cluster_id=image.cluster_id,
-        voters=image.voters,
-        feature_level=image.feature_level,
-        controller_id=image.controller_id,
-        controller_epoch=image.controller_epoch,
-        next_producer_id=image.next_producer_id,
-        access_mode=image.access_mode,
-        access_version=image.access_version,
-        audit_count=image.audit_count,
-        scram_decoy_key=image.scram_decoy_key,
-    )
+    header = _Header(**{name: getattr(image, name) for name in _HEADER_NAMES})
     yield HEADER, iter([shapes.pack(header)])
     yield BROKERS, _values(image.brokers)
     yield TOPICS, _values(image.topics)
@@ -274,6 +265,22 @@ def _acl_rows(image: Image) -> Iterator[object]:
             yield shapes.pack(acl)
 
 
+class _Table(Generic[T]):
+    """The rows of a section whose rows are values of the image itself. ``key_of`` returns a row's key there."""
+
+    def __init__(self, kind: type[T], key_of: Callable[[T], Any]) -> None:
+        self._kind = kind
+        self._key_of = key_of
+        self.rows: dict[Any, T] = {}
+
+    def take(self, item: object) -> tuple[int | str, ...]:
+        """Add a row; return its key, which decides the order of rows."""
+        row = shapes.parse(self._kind, item)
+        key = self._key_of(row)
+        self.rows[key] = row
+        return key if isinstance(key, tuple) else (key,)
+
+
 class ImageReader:
     """Builds an image section by section; refuses items that are out of order."""
 
@@ -281,26 +288,26 @@ class ImageReader:
         self._header: _Header | None = None
         self._section = -1
         self._key: tuple[int | str, ...] = ()
-        self._brokers: dict[int, Broker] = {}
-        self._topics: dict[str, Topic] = {}
+        self._brokers = _Table(Broker, attrgetter("broker_id"))
+        self._topics = _Table(Topic, attrgetter("topic_id"))
         self._partitions: dict[PartitionKey, Partition] = {}
-        self._producers: dict[int, AllocatedProducer] = {}
+        self._producers = _Table(AllocatedProducer, attrgetter("producer_id"))
         self._proposers: dict[int, _ProposerRow] = {}
         self._responses: dict[int, dict[int, bytes]] = {}
         self._groups: dict[str, _GroupRow] = {}
         self._members: dict[str, list[GroupMember]] = {}
         self._offsets: dict[str, dict[PartitionKey, CommittedOffset]] = {}
-        self._consumers: dict[ConsumerKey, RestConsumer] = {}
+        self._consumers = _Table(RestConsumer, attrgetter("group_id", "instance"))
         self._ending: dict[PartitionKey, dict[TransactionKey, Ending]] = {}
-        self._users: dict[str, User] = {}
-        self._tokens: dict[str, Token] = {}
+        self._users = _Table(User, attrgetter("name"))
+        self._tokens = _Table(Token, attrgetter("token_id"))
         self._acls: dict[str, list[Acl]] = {}
-        self._quotas: dict[QuotaEntity, Quota] = {}
-        self._audited: dict[int, AuditEntry] = {}
-        self._producer_blocks: dict[int, ProducerBlock] = {}
+        self._quotas = _Table(Quota, attrgetter("user", "client_id"))
+        self._audited = _Table(AuditEntry, attrgetter("number"))
+        self._producer_blocks = _Table(ProducerBlock, attrgetter("number"))
         self._classic_groups: dict[str, _ClassicRow] = {}
         self._classic_members: dict[str, list[ClassicMember]] = {}
-        self._transactional_ids: dict[str, KafkaTransactionalId] = {}
+        self._transactional_ids = _Table(KafkaTransactionalId, attrgetter("name"))
 
     def take(self, section: int, items: list[object]) -> None:
         """Take the next items of a section, which may arrive in several parts.
@@ -310,26 +317,26 @@ class ImageReader:
         """
         takers: dict[int, Callable[[object], tuple[int | str, ...]]] = {
             HEADER: self._take_header,
-            BROKERS: self._take_broker,
-            TOPICS: self._take_topic,
+            BROKERS: self._brokers.take,
+            TOPICS: self._topics.take,
             PARTITIONS: self._take_partition,
-            PRODUCERS: self._take_producer,
+            PRODUCERS: self._producers.take,
             PROPOSERS: self._take_proposer,
             RESPONSES: self._take_response,
             GROUPS: self._take_group,
             MEMBERS: self._take_member,
             OFFSETS: self._take_offset,
-            CONSUMERS: self._take_consumer,
+            CONSUMERS: self._consumers.take,
             ENDINGS: self._take_ending,
-            USERS: self._take_user,
-            TOKENS: self._take_token,
+            USERS: self._users.take,
+            TOKENS: self._tokens.take,
             ACLS: self._take_acl,
-            QUOTAS: self._take_quota,
-            AUDITED: self._take_audited,
-            PRODUCER_BLOCKS: self._take_producer_block,
+            QUOTAS: self._quotas.take,
+            AUDITED: self._audited.take,
+            PRODUCER_BLOCKS: self._producer_blocks.take,
             CLASSIC_GROUPS: self._take_classic_group,
             CLASSIC_MEMBERS: self._take_classic_member,
-            TRANSACTIONAL_IDS: self._take_transactional_id,
+            TRANSACTIONAL_IDS: self._transactional_ids.take,
         }
         taker = takers.get(section)
         if taker is None:
@@ -346,25 +353,10 @@ class ImageReader:
         self._header = shapes.parse(_Header, item)
         return ()
 
-    def _take_broker(self, item: object) -> tuple[int | str, ...]:
-        broker = shapes.parse(Broker, item)
-        self._brokers[broker.broker_id] = broker
-        return (broker.broker_id,)
-
-    def _take_topic(self, item: object) -> tuple[int | str, ...]:
-        topic = shapes.parse(Topic, item)
-        self._topics[topic.topic_id] = topic
-        return (topic.topic_id,)
-
     def _take_partition(self, item: object) -> tuple[int | str, ...]:
         placed = shapes.parse(_Placed, item)
         self._partitions[placed.topic_id, placed.partition] = placed.state
         return (placed.topic_id, placed.partition)
-
-    def _take_producer(self, item: object) -> tuple[int | str, ...]:
-        producer = shapes.parse(AllocatedProducer, item)
-        self._producers[producer.producer_id] = producer
-        return (producer.producer_id,)
 
     def _take_proposer(self, item: object) -> tuple[int | str, ...]:
         row = shapes.parse(_ProposerRow, item)
@@ -395,48 +387,16 @@ class ImageReader:
         self._offsets.setdefault(row.group_id, {})[row.topic_id, row.partition] = row.committed
         return (row.group_id, row.topic_id, row.partition)
 
-    def _take_consumer(self, item: object) -> tuple[int | str, ...]:
-        consumer = shapes.parse(RestConsumer, item)
-        key = (consumer.group_id, consumer.instance)
-        self._consumers[key] = consumer
-        return key
-
     def _take_ending(self, item: object) -> tuple[int | str, ...]:
         row = shapes.parse(_EndingRow, item)
         transaction = (row.producer_id, row.producer_epoch)
         self._ending.setdefault((row.topic_id, row.partition), {})[transaction] = row.ending
         return (row.topic_id, row.partition, *transaction)
 
-    def _take_user(self, item: object) -> tuple[int | str, ...]:
-        user = shapes.parse(User, item)
-        self._users[user.name] = user
-        return (user.name,)
-
-    def _take_token(self, item: object) -> tuple[int | str, ...]:
-        token = shapes.parse(Token, item)
-        self._tokens[token.token_id] = token
-        return (token.token_id,)
-
     def _take_acl(self, item: object) -> tuple[int | str, ...]:
         acl = shapes.parse(Acl, item)
         self._acls.setdefault(acl.principal, []).append(acl)
         return astuple(acl)
-
-    def _take_quota(self, item: object) -> tuple[int | str, ...]:
-        quota = shapes.parse(Quota, item)
-        entity = (quota.user, quota.client_id)
-        self._quotas[entity] = quota
-        return entity
-
-    def _take_audited(self, item: object) -> tuple[int | str, ...]:
-        entry = shapes.parse(AuditEntry, item)
-        self._audited[entry.number] = entry
-        return (entry.number,)
-
-    def _take_producer_block(self, item: object) -> tuple[int | str, ...]:
-        block = shapes.parse(ProducerBlock, item)
-        self._producer_blocks[block.number] = block
-        return (block.number,)
 
     def _take_classic_group(self, item: object) -> tuple[int | str, ...]:
         row = shapes.parse(_ClassicRow, item)
@@ -453,11 +413,6 @@ class ImageReader:
             raise CorruptLogError(f"A member of classic group {row.group_id}, which is not there.")
         self._classic_members.setdefault(row.group_id, []).append(row.member)
         return (row.group_id, row.member.member_id)
-
-    def _take_transactional_id(self, item: object) -> tuple[int | str, ...]:
-        row = shapes.parse(KafkaTransactionalId, item)
-        self._transactional_ids[row.name] = row
-        return (row.name,)
 
     def _classic(self, group_id: str) -> ClassicGroup | None:
         row = self._classic_groups.get(group_id)
@@ -494,8 +449,8 @@ class ImageReader:
         header = self._header
         if header is None:
             raise CorruptLogError("The snapshot has no header.")
-        topic_ids = {topic.name: topic.topic_id for topic in self._topics.values()}
-        named = {p.name: p.producer_id for p in self._producers.values() if p.name is not None}
+        topic_ids = {topic.name: topic.topic_id for topic in self._topics.rows.values()}
+        named = {p.name: p.producer_id for p in self._producers.rows.values() if p.name is not None}
         proposers = {
             row.proposer: Proposer(
                 incarnation=row.incarnation,
@@ -511,47 +466,36 @@ class ImageReader:
         ending = {key: Map[TransactionKey, Ending](found) for key, found in self._ending.items()}
         return replace(
             Image(),
-            index=header.index,
-            now_ms=header.now_ms,
-            cluster_id=header.cluster_id,
-            voters=header.voters,
-            feature_level=header.feature_level,
-            controller_id=header.controller_id,
-            controller_epoch=header.controller_epoch,
-            next_producer_id=header.next_producer_id,
-            brokers=Map(self._brokers),
-            topics=Map(self._topics),
+            **{name: getattr(header, name) for name in _HEADER_NAMES},
+            brokers=Map(self._brokers.rows),
+            topics=Map(self._topics.rows),
             topic_ids=Map(topic_ids),
             partitions=Map(self._partitions),
-            producers=Map(self._producers),
+            producers=Map(self._producers.rows),
             producer_names=Map(named),
-            producer_blocks=Map(self._producer_blocks),
-            blocks_of=producers.blocks_by_principal(self._producer_blocks.values()),
-            named_counts=producers.names_by_principal(self._producers.values()),
+            producer_blocks=Map(self._producer_blocks.rows),
+            blocks_of=producers.blocks_by_principal(self._producer_blocks.rows.values()),
+            named_counts=producers.names_by_principal(self._producers.rows.values()),
             proposers=Map(proposers),
             groups=Map(self._all_groups()),
             offsets=Map(offsets),
             offset_count=sum(len(found) for found in self._offsets.values()),
-            consumers=Map(self._consumers),
-            consumer_counts=consumers.counts_by_principal(self._consumers.values()),
+            consumers=Map(self._consumers.rows),
+            consumer_counts=consumers.counts_by_principal(self._consumers.rows.values()),
             ending=Map(ending),
             ending_count=sum(len(found) for found in self._ending.values()),
-            transactional_ids=Map(self._transactional_ids),
+            transactional_ids=Map(self._transactional_ids.rows),
             transactional_names=Map(
-                {row.producer_id: name for name, row in self._transactional_ids.items()}
+                {row.producer_id: name for name, row in self._transactional_ids.rows.items()}
             ),
-            staging=transactional_ids.staging_of(self._transactional_ids.values()),
-            access_mode=header.access_mode,
-            access_version=header.access_version,
-            users=Map(self._users),
-            tokens=Map(self._tokens),
-            tokens_of=access.tokens_by_user(self._tokens.values()),
-            token_children=access.tokens_by_parent(self._tokens.values()),
+            staging=transactional_ids.staging_of(self._transactional_ids.rows.values()),
+            users=Map(self._users.rows),
+            tokens=Map(self._tokens.rows),
+            tokens_of=access.tokens_by_user(self._tokens.rows.values()),
+            token_children=access.tokens_by_parent(self._tokens.rows.values()),
             acls=Map({principal: tuple(found) for principal, found in self._acls.items()}),
             acl_count=sum(len(found) for found in self._acls.values()),
-            quotas=Map(self._quotas),
-            audited=Map(self._audited),
-            audit_count=header.audit_count,
-            scram_decoy_key=header.scram_decoy_key,
-            audited_bytes=sum(audit.size_of(entry) for entry in self._audited.values()),
+            quotas=Map(self._quotas.rows),
+            audited=Map(self._audited.rows),
+            audited_bytes=sum(audit.size_of(entry) for entry in self._audited.rows.values()),
         )
