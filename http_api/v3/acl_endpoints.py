@@ -3,10 +3,10 @@
 from http_api.access.needs import on_cluster
 from http_api.describing.error_sets import CHANGE_ERRORS
 from http_api.protocol.errors import InvalidFieldError
-from http_api.serving.endpoint import Answer, Body, Tag, json_content, ok
+from http_api.serving.endpoint import Answer, Body, Tag, json_content, ok, route
 from http_api.shapes import access as shapes
 from http_api.v3 import acls
-from http_api.v3.rows import CLUSTER, v3_route
+from http_api.v3.rows import CLUSTER
 from milena.model import errors as e
 from milena.model.access import Operation
 
@@ -16,7 +16,7 @@ _THERE = "It is there, on this node and soon on all"
 _ADDED = (Answer(status=201, description=_THERE),)
 
 ACL_ROUTES = (
-    v3_route(
+    route(
         f"GET {_ACLS}",
         "v3ListAcls",
         acls.list_acls,
@@ -27,7 +27,7 @@ ACL_ROUTES = (
         tag=Tag.V3_ACLS,
         is_current=True,
     ),
-    v3_route(
+    route(
         f"POST {_ACLS}",
         "v3CreateAcl",
         acls.create_acl,
@@ -39,7 +39,7 @@ ACL_ROUTES = (
         body=Body(content=json_content(shapes.NEW_ACL)),
         errors=_ADD_ERRORS,
     ),
-    v3_route(
+    route(
         f"POST {_ACLS}:batch",
         "v3CreateAcls",
         acls.create_acls,
@@ -51,7 +51,7 @@ ACL_ROUTES = (
         body=Body(content=json_content(shapes.NEW_ACLS)),
         errors=_ADD_ERRORS,
     ),
-    v3_route(
+    route(
         f"DELETE {_ACLS}",
         "v3DeleteAcls",
         acls.delete_acls,

@@ -13,7 +13,7 @@ from http_api.describing.error_sets import (
 from http_api.protocol.errors import InvalidFieldError, ResourceNotFoundError
 from http_api.records.produce_head import ACKS, TIMEOUT_MS
 from http_api.records.transaction_header import TRANSACTION
-from http_api.serving.endpoint import Answer, Body, Tag, json_content, ok
+from http_api.serving.endpoint import Answer, Body, Tag, json_content, ok, route
 from http_api.shapes import requests, v3, v3_records
 from http_api.v3 import (
     broker_configs,
@@ -27,7 +27,7 @@ from http_api.v3 import (
 )
 from http_api.v3.acl_endpoints import ACL_ROUTES
 from http_api.v3.group_endpoints import GROUP_ROUTES
-from http_api.v3.rows import AUTHORIZED_OPERATIONS, CLUSTER, DONE, v3_route
+from http_api.v3.rows import AUTHORIZED_OPERATIONS, CLUSTER, DONE, in_v3
 from milena.model import errors as e
 from milena.model.access import Operation
 
@@ -35,10 +35,10 @@ _TOPIC = f"{CLUSTER}/topics/{{topic}}"
 _PARTITION = f"{_TOPIC}/partitions/{{partition}}"
 
 
-_cluster_route = partial(v3_route, tag=Tag.V3_CLUSTERS)
-_topic_route = partial(v3_route, tag=Tag.V3_TOPICS)
-_config_route = partial(v3_route, tag=Tag.V3_CONFIGS)
-_partition_route = partial(v3_route, tag=Tag.V3_PARTITIONS)
+_cluster_route = partial(route, tag=Tag.V3_CLUSTERS)
+_topic_route = partial(route, tag=Tag.V3_TOPICS)
+_config_route = partial(route, tag=Tag.V3_CONFIGS)
+_partition_route = partial(route, tag=Tag.V3_PARTITIONS)
 
 _CLUSTER_ROUTES = (
     _cluster_route(
@@ -184,7 +184,7 @@ _TOPIC_ROUTES = (
 )
 
 _RECORD_ROUTES = (
-    v3_route(
+    route(
         f"POST {_TOPIC}/records",
         "v3ProduceRecords",
         records.produce,
@@ -202,7 +202,7 @@ _RECORD_ROUTES = (
         body=Body(content=json_content(v3_records.RECORD)),
         errors=(InvalidFieldError,),
     ),
-    v3_route(
+    route(
         f"POST {_TOPIC}/records:batch",
         "v3ProduceBatch",
         record_batch.produce_batch,
@@ -404,7 +404,7 @@ _PARTITION_ROUTES = (
     ),
 )
 
-V3_ROUTES = (
+V3_ROUTES = in_v3(
     *_CLUSTER_ROUTES,
     *_TOPIC_ROUTES,
     *_RECORD_ROUTES,

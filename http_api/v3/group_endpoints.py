@@ -12,11 +12,11 @@ from http_api.describing.error_sets import (
     RESET_ERRORS,
 )
 from http_api.protocol.errors import ResourceNotFoundError
-from http_api.serving.endpoint import Body, Tag, json_content, ok
+from http_api.serving.endpoint import Body, Tag, json_content, ok, route
 from http_api.shapes import groups as shapes
 from http_api.shapes import v3
 from http_api.v3 import groups
-from http_api.v3.rows import AUTHORIZED_OPERATIONS, CLUSTER, DONE, v3_route
+from http_api.v3.rows import AUTHORIZED_OPERATIONS, CLUSTER, DONE
 from milena.model.access import Operation
 from milena.model.errors import MemberNotFoundError, NoQuorumError
 
@@ -26,7 +26,7 @@ _CONSUMER = f"{_GROUP}/consumers/{{consumer}}"
 _OF_MEMBER = (*GROUP_ERRORS, MemberNotFoundError)
 _OF_LAG = (*GROUP_ERRORS, *LEADER_ERRORS, ResourceNotFoundError)
 
-_group_route = partial(v3_route, tag=Tag.V3_GROUPS)
+_group_route = partial(route, tag=Tag.V3_GROUPS)
 
 GROUP_ROUTES = (
     _group_route(
