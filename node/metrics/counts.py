@@ -1,11 +1,36 @@
-"""Counts of events on a node: plain integers that frequent operations increment, on the data loop without a lock."""
+"""Counts of events on a node: plain integers that frequent operations increment, on the data loop without a lock.
+
+A field that is exported has its metric's name and description as metadata, from which ``node.metrics.exposition``
+makes the metric.
+"""
 
 from bisect import bisect_left
 from dataclasses import dataclass, field
+from typing import Any
 
 from milena.model.contained import ContainedErrors
 
 LATENCY_BOUNDS_MS = (1, 2, 5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 30_000)
+
+
+@dataclass(frozen=True, slots=True)
+class CountMetric:
+    """The metric of a count, as Prometheus sees it: ``milena_`` and the name; its value is the count over ``per``."""
+
+    name: str
+    doc: str
+    is_gauge: bool
+    per: int = 1
+
+
+def counter(name: str, doc: str) -> Any:  # noqa: ANN401  (as ``dataclasses.field``)
+    """Return a field that only grows, from 0."""
+    return field(default=0, metadata={"metric": CountMetric(name, doc, is_gauge=False)})
+
+
+def gauge(name: str, doc: str, per: int = 1) -> Any:  # noqa: ANN401  (as ``dataclasses.field``)
+    """Return a field that may also fall, from 0."""
+    return field(default=0, metadata={"metric": CountMetric(name, doc, is_gauge=True, per=per)})
 
 
 @dataclass(slots=True)
@@ -55,68 +80,74 @@ class LatencyCounts:
 class CompactionCounts:
     """Compaction on this node since it started."""
 
-    runs: int = 0
-    failures: int = 0
-    worked_bytes: int = 0
-    """Bytes read and written."""
-    saved_bytes: int = 0
-    removed_records: int = 0
-    dirty_bytes: int = 0
-    """Bytes in closed segments of compacted topics that were not compacted at the last check."""
-    last_run_ms: int = 0
-    """Wall clock in ms at the end of the last run."""
+    runs: int = counter("compaction_runs", "Logs compacted.")
+    failures: int = counter("compaction_failures", "Compactions that failed.")
+    worked_bytes: int = counter("compaction_worked_bytes", "Bytes that compaction read and wrote.")
+    saved_bytes: int = counter("compaction_saved_bytes", "Bytes that compaction removed.")
+    removed_records: int = counter("compaction_removed_records", "Records that compaction removed.")
+    dirty_bytes: int = gauge(
+        "compaction_dirty_bytes",
+        "Bytes in closed segments of compacted topics that are not compacted yet.",
+    )
+    last_run_ms: int = gauge(
+        "compaction_last_run_timestamp_seconds",
+        "When the last compaction ended; 0: none yet.",
+        per=1000,
+    )
 
 
 @dataclass(slots=True)
 class ScrubCounts:
     """The scrub of stored segments on this node since it started."""
 
-    checked_bytes: int = 0
-    damages: int = 0
-    """Segments in which damage was found."""
-    held: int = 0
-    """Number of damaged copies that are still in service, because no other copy is in sync."""
-    passes: int = 0
-    last_pass_ms: int = 0
-    """Wall clock in ms at the end of the last complete pass."""
+    checked_bytes: int = counter("scrub_bytes", "Bytes of stored segments that were checked.")
+    damages: int = counter("scrub_damage", "Segments in which damage was found.")
+    held: int = gauge(
+        "scrub_damaged_replicas", "Damaged replicas that are kept because no other one is in sync."
+    )
+    passes: int = counter("scrub_passes", "Times that every stored segment was checked.")
+    last_pass_ms: int = gauge(
+        "scrub_last_pass_timestamp_seconds", "When the last of these ended; 0: none yet.", per=1000
+    )
 
 
 @dataclass(slots=True)
 class GroupCounts:
     """Events of the groups that this node coordinates, since it started."""
 
-    heartbeats: int = 0
-    rebalances: int = 0
-    """New assignments of partitions to members."""
-    expired_members: int = 0
-    commits: int = 0
-    """Accepted commits, of members and of tools."""
-    committed_offsets: int = 0
-    commit_commands: int = 0
-    """Commands that brought these commits to the quorum."""
-    expired_offsets: int = 0
-    groups: int = 0
-    """Present number of groups with members that this node coordinates."""
-    members: int = 0
-    """Present number of members of these groups."""
+    groups: int = gauge("groups", "Consumer groups with members that this node coordinates.")
+    members: int = gauge("group_members", "Members of these groups.")
+    heartbeats: int = counter("group_heartbeats", "Heartbeats of members.")
+    rebalances: int = counter("group_rebalances", "Times that partitions were assigned again.")
+    expired_members: int = counter(
+        "group_members_expired",
+        "Members removed because they were silent, or kept what they were to give back.",
+    )
+    commits: int = counter("group_commits", "Commits of offsets that were accepted.")
+    committed_offsets: int = counter("group_committed_offsets", "Offsets in these commits.")
+    commit_commands: int = counter(
+        "group_commit_commands", "Commands that carried these commits to the quorum."
+    )
+    expired_offsets: int = counter(
+        "group_offsets_expired", "Offsets that no client asked for again."
+    )
 
 
 @dataclass(slots=True)
 class TransactionCounts:
     """Transactions since this node started: those that it ended for clients, and those in partitions that it leads."""
 
-    committed: int = 0
-    """Commits, of single requests and of sessions."""
-    aborted: int = 0
-    """Aborts, because a client requested it or a part failed."""
-    expired: int = 0
-    """Aborts by this node as a leader, because the timeout has passed or the broker is gone."""
-    lost: int = 0
-    """Committed transactions of which a partition that this node leads lacks the records."""
-    open: int = 0
-    """Present number of open transactions in partitions that this node leads."""
-    late: int = 0
-    """Present number of open transactions whose timeout has passed."""
+    committed: int = counter("transactions_committed", "Transactions committed by this node.")
+    aborted: int = counter("transactions_aborted", "Transactions aborted by this node.")
+    expired: int = counter(
+        "transactions_expired", "Transactions aborted by a leader because no client ended them."
+    )
+    lost: int = counter(
+        "transactions_lost",
+        "Committed transactions without a record in a partition that is led here.",
+    )
+    open: int = gauge("transactions_open", "Open in partitions that are led here.")
+    late: int = gauge("transactions_late", "Of them, those that are open longer than they may be.")
 
 
 @dataclass(slots=True)
@@ -125,35 +156,39 @@ class KafkaCounts:
 
     requests: dict[tuple[str, int], int] = field(default_factory=dict)
     """Requests by API and by the first error code of the response; 0: no error."""
-    listeners: int = 0
-    """Addresses at which this node listens for Kafka clients."""
-    connections: int = 0
-    """Connections that are open now."""
-    refused_frames: int = 0
-    """Connections that were closed because their bytes were no request that is served."""
-    forwarded: int = 0
-    """Requests that this node passed on to the broker that the client meant, behind one address for all."""
+    listeners: int = gauge(
+        "kafka_listeners",
+        "Addresses at which the node listens for Kafka clients; 0: it has no Kafka interface.",
+    )
+    connections: int = gauge("kafka_connections", "Open connections of Kafka clients.")
+    refused_frames: int = counter(
+        "kafka_refused_frames",
+        "Connections of Kafka clients that were closed because their bytes were no request that is served.",
+    )
+    forwarded: int = counter(
+        "kafka_forwarded_requests",
+        "Requests of Kafka clients that this node passed on, because all nodes have one address.",
+    )
 
 
 @dataclass(slots=True)
 class NodeCounts:
     """Events of this node since it started."""
 
-    isr_shrinks: int = 0
-    isr_expands: int = 0
-    leaders_taken: int = 0
-    """How often this node became the leader of a partition."""
-    truncations: int = 0
-    """How often a follower's log was truncated, because it diverged from the leader's."""
-    syncs: int = 0
+    isr_shrinks: int = counter("isr_shrinks", "Followers that left the in-sync replicas.")
+    isr_expands: int = counter("isr_expands", "Followers that came back in sync.")
+    leaders_taken: int = counter("leaders_taken", "Partitions that this node began to lead.")
+    truncations: int = counter("truncations", "Logs cut to the leader's.")
+    syncs: int = counter("syncs", "Syncs of logs to the disk.")
     short_syncs: int = 0
     """Syncs of little data. Usually writers wait for these."""
-    forwarded_requests: int = 0
-    """Produce requests that this node forwarded to the leader's node."""
-    produce_refused: int = 0
-    """Appends that were refused; nothing was written."""
-    fate_unknown: int = 0
-    """Appends whose outcome was not known in time."""
+    forwarded_requests: int = counter(
+        "forwarded_requests", "Produce requests passed on to a leader."
+    )
+    produce_refused: int = counter("produce_refused", "Appends refused with nothing written.")
+    fate_unknown: int = counter(
+        "produce_fate_unknown", "Appends whose result was not known in time."
+    )
     contained: ContainedErrors = field(default_factory=ContainedErrors)
     """Unexpected errors that the node survived."""
     commit_ms: LatencyCounts = field(default_factory=LatencyCounts)

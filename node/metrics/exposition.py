@@ -5,9 +5,9 @@ node has its own registry, and there is no global one. So a test may run several
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from heapq import nlargest
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -19,20 +19,20 @@ from milena.model.errors import DiskFailedError
 from milena.model.types import MonotonicMs
 from node.metrics.counts import (
     LATENCY_BOUNDS_MS,
-    CompactionCounts,
-    GroupCounts,
+    CountMetric,
     KafkaCounts,
     LatencyCounts,
     NodeCounts,
     PartitionCounts,
-    ScrubCounts,
-    TransactionCounts,
 )
 from node.process.cluster_clock import ClusterClock
 from raft_meta.consensus.quorum import QuorumStatus, Role
 from raft_meta.machine import cluster
 from raft_meta.machine.image import Image
 from raft_meta.machine.topics.configs import min_insync
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 RATE_WINDOW_MS = 10_000
 """Window of rates in ms. A rate covers the last one or two windows. If the last reading is older, it covers the time
@@ -132,6 +132,15 @@ def _gauge(name: str, doc: str, value: float) -> Metric:
 
 def _counter(name: str, doc: str, value: float) -> Metric:
     return CounterMetricFamily(f"milena_{name}", doc, value=value)
+
+
+def _metrics_of(counts: "DataclassInstance") -> Iterator[Metric]:
+    """Yield the metrics of the fields that have one (``node.metrics.counts``)."""
+    for item in fields(counts):
+        metric: CountMetric | None = item.metadata.get("metric")
+        if metric is not None:
+            of_kind = _gauge if metric.is_gauge else _counter
+            yield of_kind(metric.name, metric.doc, getattr(counts, item.name) / metric.per)
 
 
 class _ImageCollector(Collector):
@@ -409,24 +418,7 @@ class _KafkaCollector(Collector):
         for (api, code), count in sorted(self._counts.requests.items()):
             requests.add_metric([api, str(code)], count)
         yield requests
-        yield _gauge(
-            "kafka_listeners",
-            "Addresses at which the node listens for Kafka clients; 0: it has no Kafka interface.",
-            self._counts.listeners,
-        )
-        yield _gauge(
-            "kafka_connections", "Open connections of Kafka clients.", self._counts.connections
-        )
-        yield _counter(
-            "kafka_refused_frames",
-            "Connections of Kafka clients that were closed because their bytes were no request that is served.",
-            self._counts.refused_frames,
-        )
-        yield _counter(
-            "kafka_forwarded_requests",
-            "Requests of Kafka clients that this node passed on, because all nodes have one address.",
-            self._counts.forwarded,
-        )
+        yield from _metrics_of(self._counts)
 
 
 class _ClockCollector(Collector):
@@ -464,28 +456,7 @@ class _CountsCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         counts = self._counts
-        yield _counter(
-            "isr_shrinks", "Followers that left the in-sync replicas.", counts.isr_shrinks
-        )
-        yield _counter("isr_expands", "Followers that came back in sync.", counts.isr_expands)
-        yield _counter(
-            "leaders_taken", "Partitions that this node began to lead.", counts.leaders_taken
-        )
-        yield _counter("truncations", "Logs cut to the leader's.", counts.truncations)
-        yield _counter("syncs", "Syncs of logs to the disk.", counts.syncs)
-        yield _counter(
-            "forwarded_requests",
-            "Produce requests passed on to a leader.",
-            counts.forwarded_requests,
-        )
-        yield _counter(
-            "produce_refused", "Appends refused with nothing written.", counts.produce_refused
-        )
-        yield _counter(
-            "produce_fate_unknown",
-            "Appends whose result was not known in time.",
-            counts.fate_unknown,
-        )
+        yield from _metrics_of(counts)
         contained = CounterMetricFamily(
             "milena_contained_errors",
             "Unexpected errors that the node survived, by where they were caught: each is a bug.",
@@ -496,97 +467,8 @@ class _CountsCollector(Collector):
         yield contained
         yield _histogram("commit_seconds", "From append to commit, of acks=all.", counts.commit_ms)
         yield _histogram("sync_seconds", "One sync of a log to the disk.", counts.sync_ms)
-        yield from _compaction(counts.compaction)
-        yield from _groups(counts.groups)
-        yield from _scrub(counts.scrub)
-        yield from _transactions(counts.transactions)
-
-
-def _transactions(counts: TransactionCounts) -> Iterator[Metric]:
-    yield _counter(
-        "transactions_committed", "Transactions committed by this node.", counts.committed
-    )
-    yield _counter("transactions_aborted", "Transactions aborted by this node.", counts.aborted)
-    yield _counter(
-        "transactions_expired",
-        "Transactions aborted by a leader because no client ended them.",
-        counts.expired,
-    )
-    yield _counter(
-        "transactions_lost",
-        "Committed transactions without a record in a partition that is led here.",
-        counts.lost,
-    )
-    yield _gauge("transactions_open", "Open in partitions that are led here.", counts.open)
-    yield _gauge(
-        "transactions_late", "Of them, those that are open longer than they may be.", counts.late
-    )
-
-
-def _compaction(counts: CompactionCounts) -> Iterator[Metric]:
-    yield _counter("compaction_runs", "Logs compacted.", counts.runs)
-    yield _counter("compaction_failures", "Compactions that failed.", counts.failures)
-    yield _counter(
-        "compaction_worked_bytes", "Bytes that compaction read and wrote.", counts.worked_bytes
-    )
-    yield _counter("compaction_saved_bytes", "Bytes that compaction removed.", counts.saved_bytes)
-    yield _counter(
-        "compaction_removed_records", "Records that compaction removed.", counts.removed_records
-    )
-    yield _gauge(
-        "compaction_dirty_bytes",
-        "Bytes in closed segments of compacted topics that are not compacted yet.",
-        counts.dirty_bytes,
-    )
-    yield _gauge(
-        "compaction_last_run_timestamp_seconds",
-        "When the last compaction ended; 0: none yet.",
-        counts.last_run_ms / 1000,
-    )
-
-
-def _groups(counts: GroupCounts) -> Iterator[Metric]:
-    yield _gauge(
-        "groups", "Consumer groups with members that this node coordinates.", counts.groups
-    )
-    yield _gauge("group_members", "Members of these groups.", counts.members)
-    yield _counter("group_heartbeats", "Heartbeats of members.", counts.heartbeats)
-    yield _counter(
-        "group_rebalances", "Times that partitions were assigned again.", counts.rebalances
-    )
-    yield _counter(
-        "group_members_expired",
-        "Members removed because they were silent, or kept what they were to give back.",
-        counts.expired_members,
-    )
-    yield _counter("group_commits", "Commits of offsets that were accepted.", counts.commits)
-    yield _counter("group_committed_offsets", "Offsets in these commits.", counts.committed_offsets)
-    yield _counter(
-        "group_commit_commands",
-        "Commands that carried these commits to the quorum.",
-        counts.commit_commands,
-    )
-    yield _counter(
-        "group_offsets_expired", "Offsets that no client asked for again.", counts.expired_offsets
-    )
-
-
-def _scrub(counts: ScrubCounts) -> Iterator[Metric]:
-    yield _counter(
-        "scrub_bytes", "Bytes of stored segments that were checked.", counts.checked_bytes
-    )
-    yield _counter("scrub_damage", "Segments in which damage was found.", counts.damages)
-    yield _gauge(
-        "scrub_damaged_replicas",
-        "Damaged replicas that are kept because no other one is in sync.",
-        counts.held,
-    )
-    yield _counter("scrub_passes", "Times that every stored segment was checked.", counts.passes)
-    yield _gauge(
-        "scrub_last_pass_timestamp_seconds",
-        "When the last of these ended; 0: none yet.",
-        counts.last_pass_ms / 1000,
-    )
+        for part in (counts.compaction, counts.groups, counts.scrub, counts.transactions):
+            yield from _metrics_of(part)
 
 
 def _histogram(name: str, doc: str, latency: LatencyCounts) -> Metric:
