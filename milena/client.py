@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from random import Random
-from types import TracebackType
 from typing import Self, Unpack
 
 from milena.cluster.admin import TIMEOUT_S, AdminClient
@@ -191,14 +190,9 @@ class Client(Hinting, hints="Client"):
         await self._http.__aenter__()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.metadata.close()
-        await self._http.__aexit__(kind, error, trace)
+        await self._http.__aexit__()
 
     @hinting
     def reader(

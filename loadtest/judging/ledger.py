@@ -18,7 +18,6 @@ from dataclasses import dataclass, fields
 from operator import attrgetter
 from pathlib import Path
 from struct import Struct
-from types import TracebackType
 from typing import Self, TypeVar
 
 import msgpack  # type: ignore[import-untyped]  # ships no types
@@ -196,12 +195,7 @@ class LedgerWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def add(self, event: Event) -> None:

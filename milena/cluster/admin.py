@@ -7,7 +7,6 @@ cached, because it never changes.
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Self
 
 from milena.cluster import group_admin, transactions
@@ -78,13 +77,8 @@ class AdminClient(Hinting, hints="Admin"):
         await self._http.__aenter__()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self._http.__aexit__(kind, error, trace)
+    async def __aexit__(self, *_: object) -> None:
+        await self._http.__aexit__()
 
     @property
     def url(self) -> str:

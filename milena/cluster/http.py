@@ -16,7 +16,6 @@ import logging
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Self
 from urllib.parse import quote, urlencode
 
@@ -170,12 +169,7 @@ class HttpSession:
         )
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         if self._connections is not None:
             self._connections.close()
             self._connections = None

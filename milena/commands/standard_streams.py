@@ -12,7 +12,6 @@ import queue
 import sys
 import threading
 from collections.abc import Callable
-from types import TracebackType
 from typing import Self, TypeVar
 
 T = TypeVar("T")
@@ -29,12 +28,7 @@ class DaemonThread:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._jobs.put(None)
 
     async def call(self, work: Callable[[], T]) -> T:

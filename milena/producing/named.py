@@ -9,7 +9,6 @@ the number that it reads then is final. It does not depend on the partitions and
 """
 
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Protocol, Self
 
 from milena.cluster.group_views import GroupView
@@ -86,12 +85,7 @@ class NamedProducer:
         self._is_open = True
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         # Nothing is left to do: each write has ended when ``write`` returns.
         self._is_open = False
 

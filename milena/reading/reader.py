@@ -11,7 +11,6 @@ failures (a leader that crashed, an election, an overloaded node) are retried at
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from types import TracebackType
 from typing import Protocol, Self
 
 from milena.errors import (
@@ -123,12 +122,7 @@ class PartitionReader:
         self._is_open = True
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self._is_open = False
         if self._task is not None:
             self._task.cancel()

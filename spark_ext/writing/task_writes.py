@@ -7,7 +7,6 @@ at the same time. The next chunks are made while earlier ones are in flight.
 import asyncio
 from collections import deque
 from collections.abc import Iterator
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 import pyarrow as pa
@@ -68,12 +67,7 @@ class ChunkWriter:
         self._thread.run(self._client.__aenter__())
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         try:
             self._thread.run(self._close())
         finally:

@@ -4,7 +4,6 @@ import ssl
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from loadtest.bench.clients.http_load import Ask, HttpLoad, encode_request
@@ -49,13 +48,8 @@ class Subject:
         await self.cluster.__aenter__()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.cluster.__aexit__(kind, error, trace)
+    async def __aexit__(self, *_: object) -> None:
+        await self.cluster.__aexit__()
 
     @property
     def nodes(self) -> tuple[LocalNode, ...]:

@@ -9,7 +9,6 @@ import os
 import stat
 import sys
 import zlib
-from types import TracebackType
 from typing import Protocol, Self
 
 READ_BYTES = 1 << 20
@@ -108,12 +107,7 @@ class LineSource:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._file.close()
 
     @property
