@@ -31,56 +31,9 @@ from raft_meta.machine import (
     transactional_ids,
     transactions,
 )
+from raft_meta.machine import commands as c
 from raft_meta.machine.access import access, audit
 from raft_meta.machine.codec import LEVELS, encode_error, encode_response
-from raft_meta.machine.commands import (
-    AddPartitions,
-    AllocateProducer,
-    AlterAcls,
-    AlterConfigs,
-    AlterGroup,
-    AlterIsr,
-    AlterQuota,
-    CheckImage,
-    ClaimController,
-    Command,
-    CommitOffsets,
-    CorrectTime,
-    CreateToken,
-    CreateTopic,
-    DeleteConsumers,
-    DeleteGroup,
-    DeleteOffsets,
-    DeleteTokens,
-    DeleteTopic,
-    DeleteUser,
-    DrainBroker,
-    ElectLeaders,
-    EndTransactions,
-    EnlistInTransactions,
-    Envelope,
-    ExpireOffsets,
-    FenceBroker,
-    FinishMarkers,
-    ForgetAudited,
-    ForgetProducers,
-    GiveUpReplicas,
-    InitAccess,
-    InitCluster,
-    InitTransactionalId,
-    NoteAction,
-    PutClassicGroup,
-    PutConsumer,
-    PutUser,
-    ReassignPartitions,
-    RegisterBroker,
-    SetAccessMode,
-    SetFeatureLevel,
-    SetKafkaAddresses,
-    StepReassignments,
-    UnfenceBroker,
-    UnregisterBroker,
-)
 from raft_meta.machine.copies import replace
 from raft_meta.machine.groups import classic_groups, consumers, groups, offsets
 from raft_meta.machine.image import AuditEntry, Image
@@ -106,8 +59,8 @@ GroupsCommand = (
 """Commands about groups, offsets and REST consumers."""
 
 ClientCommand = (
-    AllocateProducer
-    | ForgetProducers
+    c.AllocateProducer
+    | c.ForgetProducers
     | GroupsCommand
     | transactions.TransactionCommand
     | transactional_ids.TransactionalIdCommand
@@ -129,7 +82,7 @@ class Applied:
     change: AuditEntry | None = None
 
 
-def apply(image: Image, index: int, envelope: Envelope) -> Applied:
+def apply(image: Image, index: int, envelope: c.Envelope) -> Applied:
     """Apply the command at ``index``, which must be above the image's index.
 
     Raises:
@@ -163,33 +116,33 @@ def apply(image: Image, index: int, envelope: Envelope) -> Applied:
     return Applied(after, response, refusal, change)
 
 
-def _dispatch(image: Image, index: int, now_ms: WallMs, command: Command) -> Outcome:
+def _dispatch(image: Image, index: int, now_ms: WallMs, command: c.Command) -> Outcome:
     _check_allowed(image, command)
     match command:
         case (
-            InitCluster()
-            | ClaimController()
-            | CheckImage()
-            | CorrectTime()
-            | SetFeatureLevel()
-            | ForgetAudited()
-            | NoteAction()
+            c.InitCluster()
+            | c.ClaimController()
+            | c.CheckImage()
+            | c.CorrectTime()
+            | c.SetFeatureLevel()
+            | c.ForgetAudited()
+            | c.NoteAction()
         ):
             return cluster.apply(image, command)
         case (
-            RegisterBroker()
-            | UnfenceBroker()
-            | FenceBroker()
-            | DrainBroker()
-            | UnregisterBroker()
-            | SetKafkaAddresses()
+            c.RegisterBroker()
+            | c.UnfenceBroker()
+            | c.FenceBroker()
+            | c.DrainBroker()
+            | c.UnregisterBroker()
+            | c.SetKafkaAddresses()
         ):
             return brokers.apply(image, index, command)
-        case CreateTopic() | DeleteTopic() | AddPartitions() | AlterConfigs():
+        case c.CreateTopic() | c.DeleteTopic() | c.AddPartitions() | c.AlterConfigs():
             return topics.apply(image, index, now_ms, command)
-        case ElectLeaders() | AlterIsr() | GiveUpReplicas():
+        case c.ElectLeaders() | c.AlterIsr() | c.GiveUpReplicas():
             return partitions.apply(image, command)
-        case ReassignPartitions() | StepReassignments():
+        case c.ReassignPartitions() | c.StepReassignments():
             return reassignments.apply(image, command)
         case _:
             return _dispatch_clients(image, index, now_ms, command)
@@ -197,21 +150,21 @@ def _dispatch(image: Image, index: int, now_ms: WallMs, command: Command) -> Out
 
 def _dispatch_clients(image: Image, index: int, now_ms: WallMs, command: ClientCommand) -> Outcome:
     match command:
-        case AllocateProducer() | ForgetProducers():
+        case c.AllocateProducer() | c.ForgetProducers():
             return producers.apply(image, now_ms, command)
-        case EndTransactions() | FinishMarkers():
+        case c.EndTransactions() | c.FinishMarkers():
             return transactions.apply(image, index, now_ms, command)
-        case InitTransactionalId() | EnlistInTransactions():
+        case c.InitTransactionalId() | c.EnlistInTransactions():
             return transactional_ids.apply(image, index, now_ms, command)
         case (
-            InitAccess()
-            | SetAccessMode()
-            | PutUser()
-            | DeleteUser()
-            | CreateToken()
-            | DeleteTokens()
-            | AlterAcls()
-            | AlterQuota()
+            c.InitAccess()
+            | c.SetAccessMode()
+            | c.PutUser()
+            | c.DeleteUser()
+            | c.CreateToken()
+            | c.DeleteTokens()
+            | c.AlterAcls()
+            | c.AlterQuota()
         ):
             return access.apply(image, index, now_ms, command)
         case _:
@@ -220,22 +173,22 @@ def _dispatch_clients(image: Image, index: int, now_ms: WallMs, command: ClientC
 
 def _dispatch_groups(image: Image, index: int, now_ms: WallMs, command: GroupsCommand) -> Outcome:
     match command:
-        case AlterGroup() | DeleteGroup():
+        case c.AlterGroup() | c.DeleteGroup():
             return groups.apply(image, index, now_ms, command)
-        case PutClassicGroup():
+        case c.PutClassicGroup():
             return classic_groups.apply(image, index, now_ms, command)
-        case CommitOffsets() | ExpireOffsets() | DeleteOffsets():
+        case c.CommitOffsets() | c.ExpireOffsets() | c.DeleteOffsets():
             return offsets.apply(image, index, now_ms, command)
-        case PutConsumer() | DeleteConsumers():
+        case c.PutConsumer() | c.DeleteConsumers():
             return consumers.apply(image, index, now_ms, command)
 
 
-def _check_allowed(image: Image, command: Command) -> None:
+def _check_allowed(image: Image, command: c.Command) -> None:
     level = LEVELS[type(command)]
     if level > image.feature_level:
         raise FeatureLevelError(
             f"{type(command).__name__} needs feature level {level}; the cluster is at"
             f" {image.feature_level}."
         )
-    if not image.cluster_id and not isinstance(command, InitCluster | ClaimController):
+    if not image.cluster_id and not isinstance(command, c.InitCluster | c.ClaimController):
         raise NotReadyError("The cluster has no id yet.")
