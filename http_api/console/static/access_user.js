@@ -28,6 +28,7 @@ export function User({ name, access }) {
         ["Superuser", told.is_superuser ? "yes" : "no"],
         ["Passwords", number(told.password_count)],
         ["Tokens", number(told.token_count)],
+        ["SCRAM", told.scram_mechanisms?.join(", ") || "no"],
       ]} />
       <section><h2>Tokens</h2>
         ${maySee
