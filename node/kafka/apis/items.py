@@ -7,6 +7,7 @@ A request may have an item more than once. Each API does what Apache Kafka does 
 
 - one row with INVALID_REQUEST, and nothing is changed: ListOffsets, CreateTopics, DeleteTopics, CreatePartitions,
   AlterClientQuotas;
+- one row with DUPLICATE_RESOURCE: DescribeUserScramCredentials, AlterUserScramCredentials;
 - as many rows with INVALID_REQUEST as there are items: AlterConfigs, IncrementalAlterConfigs;
 - one row, and the last item counts: Fetch, DeleteRecords, AlterReplicaLogDirs; also without differences between
   the items: Metadata, AddPartitionsToTxn, DescribeLogDirs, DeleteGroups, DescribeTopicPartitions;

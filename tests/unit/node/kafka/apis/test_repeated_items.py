@@ -21,6 +21,7 @@ from tests.support.clusters.nodes import Cluster, SimNode, cluster_of
 from tests.support.disk.kafka_batches import KafkaRecord, encoded, numbered
 from tests.support.time.virtual_time import virtual
 
+NO_RESOURCE, DUPLICATE = 91, 92
 NONE, UNKNOWN, BAD_MEMBER, BAD_ASSIGNMENT, BAD_REQUEST, NOT_NEEDED = 0, 3, 25, 39, 42, 84
 TWO = [0, 0]
 
@@ -149,6 +150,16 @@ def value(text: str) -> dict[str, Any]:
 
 def config(text: str) -> dict[str, Any]:
     return value(text) | {"config_operation": 0}
+
+
+def credential(user: str) -> dict[str, Any]:
+    return {
+        "name": user,
+        "mechanism": 1,
+        "iterations": 4_096,
+        "salt": bytes(16),
+        "salted_password": bytes(32),
+    }
 
 
 def new(name: str, **fields: Any) -> dict[str, Any]:
@@ -812,6 +823,29 @@ CASES: dict[int, list[Case]] = {
             lambda found: rows_of(found.entries, "error_code"),
             [(BAD_REQUEST,)],
         ),
+    ],
+    50: [
+        Case(
+            ("users",),
+            0,
+            lambda _: {"users": [{"name": "ann"}, {"name": "bob"}, {"name": "ann"}]},
+            lambda found: rows_of(found.results, "user", "error_code"),
+            [("ann", DUPLICATE), ("bob", NO_RESOURCE)],
+        )
+    ],
+    51: [
+        Case(
+            ("upsertions", "deletions"),
+            0,
+            lambda _: {
+                "deletions": [{"name": name, "mechanism": 1} for name in ("ann", "bob", "bob")],
+                "upsertions": [credential("ann"), credential("cay"), credential("cay")],
+            },
+            lambda found: sorted(rows_of(found.results, "user", "error_code")),
+            [("ann", DUPLICATE), ("bob", DUPLICATE), ("cay", DUPLICATE)],
+            lambda world: sorted(world.cluster.image.users),
+            [],
+        )
     ],
     55: [
         Case(
