@@ -11,6 +11,12 @@ CONFLUENT_PRODUCER = "confluent-kafka producer, acks=all, 100 B"
 HTTP_PRODUCER = "Python producer, send_many, acks=all, 100 B, the same nodes"
 CONFLUENT_CONSUMER = "confluent-kafka consumer, records of Kafka clients, 100 B"
 CONFLUENT_CONVERTED = "confluent-kafka consumer, records of HTTP clients, 100 B"
+JSON_V2 = "JSON fetch of 1 MB, records of Kafka clients"
+JSON_COLUMNS = "JSON fetch of 1 MB, records of HTTP clients"
+KAFKA_TRANSACTIONS = "transactions of one record, 64 Kafka producers"
+HTTP_SESSIONS = "transactions of one record, 64 HTTP sessions, the same nodes"
+MEMBERS_JOIN = "100 classic members join a group"
+IDLE_CONNECTIONS = "1,000 idle Kafka connections"
 KAFKA_ONE = "one Kafka client, one record, acks=all"
 HTTP_ONE = "one HTTP client, one record, acks=all, the same nodes"
 
@@ -51,5 +57,55 @@ ROWS: tuple[Target, ...] = (
         durability=Durability.UNSYNCED,
         floor=1.2,
         ambition=0.9,
+    ),
+    Target(
+        name="kafka-read-json",
+        what="JSON fetch of records of Kafka clients / of records of HTTP clients",
+        stage="kafka",
+        subject=JSON_V2,
+        reference=JSON_COLUMNS,
+        durability=Durability.NONE,
+        floor=0.8,
+        ambition=1.0,
+    ),
+    Target(
+        name="kafka-transactions",
+        what="transactions of one record, 64 Kafka producers / as many HTTP sessions",
+        stage="kafka",
+        subject=KAFKA_TRANSACTIONS,
+        reference=HTTP_SESSIONS,
+        durability=Durability.DURABLE,
+        floor=0.4,
+        ambition=0.8,
+    ),
+    Target(
+        name="kafka-members",
+        what="100 classic members, first JoinGroup until all have their assignment, ms",
+        stage="kafka",
+        subject=MEMBERS_JOIN,
+        quantity=Quantity.P50,
+        durability=Durability.NONE,
+        floor=2_000,
+        ambition=700,
+    ),
+    Target(
+        name="kafka-idle-cpu",
+        what="listener and 1,000 idle connections, % of a core beyond a node without",
+        stage="kafka-idle",
+        subject=IDLE_CONNECTIONS,
+        quantity=Quantity.CPU,
+        durability=Durability.NONE,
+        floor=0.5,
+        ambition=0.1,
+    ),
+    Target(
+        name="kafka-idle-memory",
+        what="the same, MB beyond a node without",
+        stage="kafka-idle",
+        subject=IDLE_CONNECTIONS,
+        quantity=Quantity.MEMORY,
+        durability=Durability.NONE,
+        floor=45,
+        ambition=30,
     ),
 )

@@ -38,6 +38,7 @@ STAGES: dict[str, Stage] = {
     **IN_TURNS,
     "tail": tail.tail,
     "idle": standing.idle,
+    "kafka-idle": standing.kafka_idle,
     "partitions": standing.partitions,
     "recovery": recovery.recover,
     "soak": soak.soak,

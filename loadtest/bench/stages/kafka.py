@@ -7,46 +7,41 @@ confluent-kafka, shows what a program gets. Its calls block, so they run on thre
 import asyncio
 from collections.abc import Callable
 from contextlib import AsyncExitStack, closing
-from itertools import cycle
+from itertools import count, cycle
 from struct import Struct
 from time import perf_counter
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from kafka.record import MemoryRecordsBuilder
 
-from loadtest.bench.clients import one_client
-from loadtest.bench.clients.http_load import HttpLoadError
+from loadtest.bench.clients import kafka_members, one_client
+from loadtest.bench.clients.http_load import Ask, HttpLoadError, encode_request
+from loadtest.bench.clients.kafka_wire import KafkaAnswer, frame, is_whole, text
 from loadtest.bench.clients.one_client import OneClient
 from loadtest.bench.measuring.rounds import Contender, Turn
 from loadtest.bench.measuring.samples import Rounds
 from loadtest.bench.plan import BenchPlan
 from loadtest.bench.rows import kafka as kafka_rows
 from loadtest.bench.servers.subject import Subject, json_ask
+from loadtest.bench.stages import kafka_transactions
 from loadtest.bench.stages.clients import LIST_RECORDS
 from loadtest.bench.stages.produce import SMALL
 from loadtest.bench.stages.reading import FETCH_BYTES, stored_topic
+from loadtest.bench.stages.transactions import commit_for
 from milena.client import Client
 
 _VALUE = b"x" * SMALL
 _BATCH_RECORDS = 640
 """Records of 100 B in a batch of 64 KB; a fetch of 1 MB has sixteen batches, as over HTTP."""
 _STORED_BATCHES = 64
-_SIZE, _PATIENCE_S, _SETTLE_S = Struct(">i"), 30.0, 2.0
-_HEAD = Struct(">hhih")
+_PATIENCE_S, _SETTLE_S = 30.0, 2.0
 _FETCH_OFFSETS = 16
+_JSON_TYPE = "application/vnd.kafka.binary.v2+json"
+MEMBERS = 100
+"""Members that join a group at the same time."""
 
 
 # -- frames ----------------------------------------------------------------------------------------
-
-
-def _frame(key: int, version: int, body: bytes) -> bytes:
-    """Return a request without a client id. Both versions here are the last ones before the compact encoding."""
-    frame = _HEAD.pack(key, version, 1, -1) + body
-    return _SIZE.pack(len(frame)) + frame
-
-
-def _text(text: str) -> bytes:
-    return len(text).to_bytes(2, "big") + text.encode()
 
 
 def produce_frame(topic: str, *, records: int) -> bytes:
@@ -56,20 +51,15 @@ def produce_frame(topic: str, *, records: int) -> bytes:
         builder.append(timestamp=None, key=None, value=_VALUE)
     builder.close()
     batch = bytes(builder.buffer())
-    body = Struct(">hhii").pack(-1, -1, 30_000, 1) + _text(topic)
-    return _frame(0, 8, body + Struct(">iii").pack(1, 0, len(batch)) + batch)
+    body = Struct(">hhii").pack(-1, -1, 30_000, 1) + text(topic)
+    return frame(0, 8, body + Struct(">iii").pack(1, 0, len(batch)) + batch)
 
 
 def fetch_frame(topic: str, offset: int) -> bytes:
     """Return a request for 1 MB of partition 0, without a wait or a session."""
-    body = Struct(">iiiibiii").pack(-1, 0, 1, FETCH_BYTES, 1, 0, -1, 1) + _text(topic)
+    body = Struct(">iiiibiii").pack(-1, 0, 1, FETCH_BYTES, 1, 0, -1, 1) + text(topic)
     part = Struct(">iiiqqi").pack(1, 0, -1, offset, -1, FETCH_BYTES)
-    return _frame(1, 11, body + part + Struct(">ih").pack(0, 0))
-
-
-def is_whole(answer: bytes) -> bool:
-    """Return whether a response is complete."""
-    return len(answer) >= _SIZE.size and len(answer) >= _SIZE.size + _SIZE.unpack_from(answer)[0]
+    return frame(1, 11, body + part + Struct(">ih").pack(0, 0))
 
 
 def check_produced(answer: bytes, topic: str) -> None:
@@ -107,7 +97,11 @@ def _ask_turn(
 async def kafka(plan: BenchPlan, stack: AsyncExitStack, rounds: Rounds) -> list[Contender]:
     """Compare reads, writes and single records of both interfaces."""
     del rounds
-    settings = {"MILENA_KAFKA_LISTEN": "127.0.0.1:0", **plan.settings}
+    settings = {
+        "MILENA_KAFKA_LISTEN": "127.0.0.1:0",
+        "MILENA_GROUP_INITIAL_REBALANCE_DELAY_MS": "0",
+        **plan.settings,
+    }
     subject = await stack.enter_async_context(Subject(plan.directory / "milena", settings=settings))
     pids = subject.pids
     http_url, http_ask, _ = await stored_topic(subject)
@@ -120,6 +114,10 @@ async def kafka(plan: BenchPlan, stack: AsyncExitStack, rounds: Rounds) -> list[
     await _topic(subject, "kafka-plain", is_bounded=True)
     plain_url = await subject.create_topic("plain", is_durable=False)
     one_ask = json_ask(single_url, "http-one", records=1, size=SMALL, acks="all")
+    # A topic that does not sync accepts no transactions.
+    session_url = await subject.create_topic("sessions", is_durable=True)
+    transacted = await _topic(subject, "transacted", is_bounded=True, is_durable=True)
+    kafka_url = next(n.url for n in subject.nodes if n.kafka_address() == kafka_stored)
 
     def on_thread(name: str, turn: Callable[[float], Turn]) -> Contender:
         async def take(seconds: float) -> Turn:
@@ -128,7 +126,15 @@ async def kafka(plan: BenchPlan, stack: AsyncExitStack, rounds: Rounds) -> list[
         return Contender(name=name, turn=take, pids=pids)
 
     bootstrap = subject.nodes[0].kafka_address()
-    count = _STORED_BATCHES * _BATCH_RECORDS
+    stored_count = _STORED_BATCHES * _BATCH_RECORDS
+    groups = count()
+
+    async def join(_: float) -> Turn:
+        name = f"bench-{next(groups)}"
+        address = await asyncio.to_thread(_coordinator, bootstrap, name)
+        took_s = await kafka_members.join_group(address, name, MEMBERS)
+        return Turn(latencies_s=[took_s], units=MEMBERS, seconds=took_s)
+
     return [
         on_thread(kafka_rows.KAFKA_FETCH, lambda s: _fetch_turn(kafka_stored, s)),
         on_thread(kafka_rows.HTTP_FETCH, lambda s: one_client.http_turn(http_url, http_ask, s)),
@@ -140,27 +146,71 @@ async def kafka(plan: BenchPlan, stack: AsyncExitStack, rounds: Rounds) -> list[
         ),
         on_thread(
             kafka_rows.CONFLUENT_CONSUMER,
-            lambda s: _confluent_read(bootstrap, "kafka-stored", count, s),
+            lambda s: _confluent_read(bootstrap, "kafka-stored", stored_count, s),
         ),
         on_thread(
             kafka_rows.CONFLUENT_CONVERTED,
-            lambda s: _confluent_read(bootstrap, "stored", count, s),
+            lambda s: _confluent_read(bootstrap, "stored", stored_count, s),
         ),
+        on_thread(
+            kafka_rows.JSON_V2,
+            lambda s: one_client.http_turn(kafka_url, _json_fetch(kafka_url, "kafka-stored"), s),
+        ),
+        on_thread(
+            kafka_rows.JSON_COLUMNS,
+            lambda s: one_client.http_turn(http_url, _json_fetch(http_url, "stored"), s),
+        ),
+        on_thread(
+            kafka_rows.KAFKA_TRANSACTIONS,
+            lambda s: kafka_transactions.side_by_side(
+                lambda n: kafka_transactions.commit_for(transacted, "transacted", f"kafka-{n}", s)
+            ),
+        ),
+        on_thread(
+            kafka_rows.HTTP_SESSIONS,
+            lambda s: kafka_transactions.side_by_side(
+                lambda n: commit_for(
+                    session_url, s, topic="sessions", name=f"http-{n}", is_read=False
+                )
+            ),
+        ),
+        Contender(name=kafka_rows.MEMBERS_JOIN, turn=join, pids=pids),
     ]
 
 
-async def _topic(subject: Subject, name: str, *, is_bounded: bool) -> str:
+def _json_fetch(url: str, topic: str) -> Ask:
+    """Return fetches of records of 1 MB of batches, as JSON with values in base64."""
+    path = f"/topics/{topic}/partitions/0/records?max_bytes={FETCH_BYTES}&offset="
+    offsets = [number * _BATCH_RECORDS for number in range(_FETCH_OFFSETS)]
+    requests = [
+        encode_request(url, "GET", f"{path}{offset}", Accept=_JSON_TYPE) for offset in offsets
+    ]
+    return Ask(requests=requests, units=1)
+
+
+def _coordinator(address: str, group: str) -> str:
+    """Return where Kafka clients reach the coordinator of a group."""
+    host, _, port = address.rpartition(":")
+    with closing(OneClient(host, int(port))) as client:
+        found = KafkaAnswer(client.exchange(frame(10, 0, text(group)), is_whole))
+    if code := found.int16():
+        raise HttpLoadError(f"the coordinator of a group: error code {code}")
+    found.int32()
+    return f"{found.text()}:{found.int32()}"
+
+
+async def _topic(subject: Subject, name: str, *, is_bounded: bool, is_durable: bool = False) -> str:
     """Create a topic; return the address of its leader for Kafka clients."""
-    url = await subject.create_topic(name, is_durable=False, is_bounded=is_bounded)
+    url = await subject.create_topic(name, is_durable=is_durable, is_bounded=is_bounded)
     return next(node for node in subject.nodes if node.url == url).kafka_address()
 
 
 def _fill(address: str, topic: str) -> None:
-    frame = produce_frame(topic, records=_BATCH_RECORDS)
+    request = produce_frame(topic, records=_BATCH_RECORDS)
     host, _, port = address.rpartition(":")
     with closing(OneClient(host, int(port))) as client:
         for _ in range(_STORED_BATCHES):
-            check_produced(client.exchange(frame, is_whole), topic)
+            check_produced(client.exchange(request, is_whole), topic)
 
 
 def _fetch_turn(address: str, seconds: float) -> Turn:

@@ -1,17 +1,23 @@
-"""Measure the cost of nodes without work, and of many partitions."""
+"""Measure the cost of nodes without work, of idle Kafka connections, and of many partitions."""
 
 import asyncio
+from collections.abc import Sequence
+from contextlib import AsyncExitStack, closing
 
+from loadtest.bench.clients.kafka_wire import frame, is_whole
+from loadtest.bench.clients.one_client import OneClient
 from loadtest.bench.many_partitions import Phases, measure
 from loadtest.bench.measuring.samples import Quantity, Rounds, Sample
 from loadtest.bench.plan import BenchPlan
 from loadtest.bench.rows import cluster as cluster_rows
+from loadtest.bench.rows import kafka as kafka_rows
 from loadtest.bench.servers.subject import Subject
 from loadtest.cluster.local_cluster import LocalCluster
 
 SETTLE_S = 3.0
 _PARTITIONS = 3
 _MANY = 1000
+_CONNECTIONS = 1_000
 
 
 async def idle(plan: BenchPlan) -> Rounds:
@@ -31,6 +37,46 @@ async def idle(plan: BenchPlan) -> Rounds:
             rounds.note(cluster_rows.IDLE, Sample(figures=figures))
             plan.say(f"round {number + 1} of {plan.rounds}")
     return rounds
+
+
+async def kafka_idle(plan: BenchPlan) -> Rounds:
+    """Measure a node with the Kafka listener and idle connections, and at the same time one without the listener.
+
+    Both are clusters of one node, so that no other task of a cluster makes a difference.
+    """
+    rounds = Rounds()
+    async with (
+        Subject(plan.directory / "without", node_count=1) as without,
+        Subject(
+            plan.directory / "with", node_count=1, settings={"MILENA_KAFKA_LISTEN": "127.0.0.1:0"}
+        ) as listening,
+        AsyncExitStack() as stack,
+    ):
+        host, _, port = listening.nodes[0].kafka_address().rpartition(":")
+        clients = [
+            stack.enter_context(closing(OneClient(host, int(port)))) for _ in range(_CONNECTIONS)
+        ]
+        # A connection that sends nothing at first is closed. ApiVersions is the first request of most clients.
+        await asyncio.to_thread(_ask_each, clients)
+        await asyncio.sleep(SETTLE_S)
+        phases = [Phases(subject.cluster) for subject in (without, listening)]
+        for number in range(plan.rounds):
+            await asyncio.sleep(plan.idle_s)
+            bare, loaded = (one.end("idle") for one in phases)
+            figures = {
+                Quantity.CPU: loaded.cpu_percent - bare.cpu_percent,
+                Quantity.MEMORY: max(loaded.rss_mb.values()) - max(bare.rss_mb.values()),
+            }
+            rounds.note(kafka_rows.IDLE_CONNECTIONS, Sample(figures=figures))
+            plan.say(f"round {number + 1} of {plan.rounds}")
+        # Raises if the node has closed one of them.
+        await asyncio.to_thread(_ask_each, clients)
+    return rounds
+
+
+def _ask_each(clients: Sequence[OneClient]) -> None:
+    for client in clients:
+        client.exchange(frame(18, 0, b""), is_whole)
 
 
 async def partitions(plan: BenchPlan) -> Rounds:

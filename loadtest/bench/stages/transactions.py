@@ -91,30 +91,38 @@ def _commits(url: str, pids: tuple[int, ...], *, is_read: bool) -> Contender:
     """
 
     async def turn(seconds: float) -> Turn:
-        return await asyncio.to_thread(_commit_for, url, seconds, is_read=is_read)
+        return await asyncio.to_thread(commit_for, url, seconds, is_read=is_read)
 
     name = transactions_rows.SESSION_READ if is_read else transactions_rows.SESSION_COMMITS
     return Contender(name=name, turn=turn, pids=pids)
 
 
-def _commit_for(url: str, seconds: float, *, is_read: bool) -> Turn:
+def commit_for(
+    url: str,
+    seconds: float,
+    *,
+    is_read: bool,
+    topic: str = TOPIC,
+    name: str = TRANSACTIONAL_ID,
+) -> Turn:
+    """Write one record to partition 0 and commit it, repeatedly; a latency is that of a commit."""
     latencies_s: list[float] = []
     with closing(OneClient.to(url)) as client:
         ask = partial(_answer, client)
-        begun = ask(_post(url, "/transactions:begin", {"transactional_id": TRANSACTIONAL_ID}))
+        begun = ask(_post(url, "/transactions:begin", {"transactional_id": name}))
         producer_id, epoch, timeout_ms = begun["transaction"].split(":")
         began_s = perf_counter()
         while not latencies_s or perf_counter() - began_s < seconds:
             written = ask(
                 _post(
                     url,
-                    f"/topics/{TOPIC}/partitions/0",
+                    f"/topics/{topic}/partitions/0",
                     {"records": [{"value": "x" * (SMALL - 2)}]},
                     Milena_Transaction=f"{producer_id}:{epoch}:{timeout_ms}",
                 )
             )
             end_offset = written["offsets"][0]["offset"] + 1
-            extent = {"topic": TOPIC, "partition": 0, "end_offset": end_offset, "records": 1}
+            extent = {"topic": topic, "partition": 0, "end_offset": end_offset, "records": 1}
             until = "visible" if is_read else "committed"
             path = f"/transactions/{producer_id}/{epoch}:commit?until={until}"
             commit = _post(url, path, {"writes": [extent]})

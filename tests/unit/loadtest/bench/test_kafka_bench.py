@@ -3,6 +3,7 @@
 import pytest
 
 from loadtest.bench.clients.http_load import HttpLoadError
+from loadtest.bench.measuring.samples import Quantity
 from loadtest.bench.rows import kafka as rows
 from loadtest.bench.stages import kafka
 from node.kafka.wire import fetch, produce
@@ -10,9 +11,9 @@ from node.kafka.wire.frames import body_of, head_of
 from tests.support.disk.kafka_batches import decoded
 
 
-def test_all_rows_compare_contenders_of_the_same_nodes() -> None:
-    assert {row.stage for row in rows.ROWS} == {"kafka"}
-    assert all(row.reference is not None for row in rows.ROWS)
+def test_rates_are_compared_with_contenders_of_the_same_nodes() -> None:
+    assert {row.stage for row in rows.ROWS} == {"kafka", "kafka-idle"}
+    assert all(row.reference is not None for row in rows.ROWS if row.quantity is Quantity.RATE)
 
 
 def test_the_frames_are_requests_of_the_versions_that_they_name() -> None:
