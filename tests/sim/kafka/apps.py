@@ -106,6 +106,8 @@ class GroupProcess:
         kind = ClassicMember if is_classic else ConsumerMember
         self.member: Member = kind(world, self.client, group, f"i-{name}" if is_static else None)
         self.positions: dict[int, int] = {}
+        self._last_commit: dict[str, Any] = {}
+        """The fields of the last commit; empty: there is none that may still be late."""
         self.is_calm = False
         self.is_over = False
 
@@ -132,6 +134,7 @@ class GroupProcess:
         if SOURCE not in self.client.ids:
             await self.client.leader((SOURCE, 0))
         await self.member.attend()
+        await self._be_late()
         owned = self.member.owned
         self.positions = {n: at for n, at in self.positions.items() if n in owned}
         if not owned:
@@ -171,12 +174,34 @@ class GroupProcess:
             "group_instance_id": member.instance_id,
             "topics": [{"name": SOURCE, "topic_id": self.client.ids[SOURCE], "partitions": [row]}],
         }
+        self._last_commit = fields
+        check(await self._send_commit(fields))
+        judge.counts["commits"] += 1
+
+    async def _send_commit(self, fields: dict[str, Any]) -> int:
         broker_id = await self.client.coordinator(GROUP, self.group)
         found = await self.client.ask(
             broker_id, OFFSET_COMMIT, self._rng.randint(7, 10), fields, may_linger=False
         )
-        check(found.topics[0].partitions[0].error_code)
-        judge.counts["commits"] += 1
+        return int(found.topics[0].partitions[0].error_code)
+
+    async def _be_late(self) -> None:
+        """Let the last commit of a former generation arrive once more: the member has heard of another one since then.
+
+        Errors as of requests.
+        """
+        late, member = self._last_commit, self.member.membership
+        if not late or member.generation <= late["generation_id_or_member_epoch"]:
+            return
+        if late["member_id"] != member.member_id:
+            # The former life of this process may still be a member.
+            return
+        self._last_commit = {}
+        if self._rng.random() < 0.5 and not await self._send_commit(late):
+            self._world.judge.broken(
+                f"{self.name}: a commit of generation {late['generation_id_or_member_epoch']} was taken in "
+                f"{member.generation}"
+            )
 
     async def _see(self, partition: int, offset: int) -> None:
         """Look whether the offset is there whose commit was answered. Errors as of requests."""

@@ -21,8 +21,8 @@ class Tried:
     number: int
     acknowledged: dict[Place, list[str]] = field(default_factory=dict)
     sent: dict[Place, list[str]] = field(default_factory=dict)
-    fate: str = "unknown"
-    """``ok``, ``aborted`` or ``unknown``."""
+    fate: str = "open"
+    """``ok``, ``aborted``, ``unknown``, or ``open``: its producer never asked to commit it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,8 +162,8 @@ class Judge:
         there = sent & visible
         if tried.fate == "ok" and wanted - there:
             self.broken(f"{name} is committed, and lacks {sorted(wanted - there)[:5]}")
-        if tried.fate == "aborted" and there:
-            self.broken(f"{name} is aborted, and {sorted(there)[:5]} is there")
+        if tried.fate in {"aborted", "open"} and there:
+            self.broken(f"{name} is {tried.fate}, and {sorted(there)[:5]} is there")
         if tried.fate == "unknown" and there and wanted - there:
             self.broken(f"{name} is torn: {len(there)} there, {sorted(wanted - there)[:5]} not")
         for place, values in tried.sent.items():

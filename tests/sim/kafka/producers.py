@@ -470,6 +470,7 @@ async def finish(producer: TransactionalProducer, tried: Tried, *, is_commit: bo
         await producer.end(is_commit=False)
         tried.fate = "aborted"
         return
+    tried.fate = "unknown"
     try:
         await producer.end(is_commit=True)
     except RefusedError:

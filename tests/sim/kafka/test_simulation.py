@@ -84,6 +84,7 @@ def tried(fate: str, *values: str) -> Tried:
         (["1", "1", "2"], "ok", "more than once"),
         (["1"], "ok", "lacks"),
         (["1"], "aborted", "is aborted"),
+        (["1", "2"], "open", "is open"),
         (["1"], "unknown", "is torn"),
         (["2", "1"], "ok", "in this order"),
     ],
