@@ -14,5 +14,7 @@ def spark(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory):
-    with running_cluster(tmp_path_factory.mktemp("nodes"), retention_check_ms=200) as nodes:
+    with running_cluster(
+        tmp_path_factory.mktemp("nodes"), retention_check_ms=200, kafka_listen="127.0.0.1:0"
+    ) as nodes:
         yield nodes
