@@ -240,7 +240,20 @@ def test_the_tree_is_source_only() -> None:
         ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False
     ).stdout.split()
     assert not [name for name in listed if name.endswith((".pyc", ".img", ".log"))]
+    loose = {name for name in listed if "/" not in name and name.endswith((".md", ".txt", ".py"))}
+    assert loose <= TOP_FILES, "a file at the top of the tree is for everybody: is this one?"
 
+
+TOP_FILES = frozenset(
+    {
+        "CHANGELOG.md",
+        "CONTRIBUTING.md",
+        "README.md",
+        "SECURITY.md",
+        "build_support.py",
+        "prerequisites.py",
+    }
+)
 
 TABLES = frozenset(
     {
