@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 
-from milena.model.access import Operation, ResourceType
+from milena.model.access import Operation, ResourceType, ScramMechanism
 from milena.model.errors import InvalidRequestError, UnauthenticatedError
+from milena.model.secret import Secret
 from node.kafka.forwarding import FORWARDED, ForwardedRequest
 from node.kafka.wire import cold
 from node.peers.messages import pack
 from tests.support.clusters.kafka_clients import (
+    ANN,
     BOB,
     KafkaClient,
     acl,
@@ -21,6 +23,7 @@ from tests.support.clusters.kafka_clients import (
     decoded,
     plain,
     sign_in,
+    sign_in_by_scram,
     token_of,
 )
 from tests.support.clusters.nodes import Cluster, cluster_of
@@ -298,6 +301,39 @@ async def test_the_leader_checks_the_rights_of_a_client_that_another_node_let_in
         await ann.connection.idle()
         assert ann.answers() == []
         assert ann.transport.is_aborted
+
+
+@virtual
+async def test_scram_credentials_of_one_node_are_good_and_end_at_all() -> None:
+    async with shared() as (cluster, clients):
+        access = cluster.nodes[1].access
+        await close_cluster(cluster.nodes[1], acl("ann", Operation.READ, ResourceType.TOPIC, "t"))
+
+        async def put(password: str) -> None:
+            await access.put_user(
+                "ann",
+                password=Secret(password),
+                is_superuser=None,
+                keeps_previous=False,
+                scram=True,
+            )
+            await settle()
+
+        await put(ANN[1])
+        # The requests go on to the leader, node 2.
+        assert (await sign_in_by_scram(clients[3], *ANN)).error_code == 0
+        assert [part.error_code for part in await fetch(clients[3], ("t", 0, 0))] == [0]
+        assert (await produce(clients[3], batch("a"))).error_code == 29
+        decoys = {
+            node.scram_logins.begin("nobody", ScramMechanism.SHA_256, "10.0.0.1").credential
+            for node in cluster.nodes.values()
+        }
+        assert len(decoys) == 1
+        await put("the next password")
+        clients[3].ask(1, 11, cold.encode_request(1, 11, request(("t", 0, 0))))
+        await clients[3].connection.idle()
+        assert clients[3].answers() == []
+        assert clients[3].transport.is_aborted
 
 
 @virtual
