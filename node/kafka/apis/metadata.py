@@ -154,10 +154,24 @@ async def _missing(
     if request.may_create:
         created = [name for name in sorted(names) if call.rights.may_create(name)]
         created = created[:CREATED_AT_ONCE_MAX]
-    found = await asyncio.gather(
+    rows = await asyncio.gather(
         *(_named(services, name, name in created) for name in sorted(names))
     )
-    return dict(zip(sorted(names), found, strict=True))
+    found = dict(zip(sorted(names), rows, strict=True))
+    if request.may_create and services.admin.defaults.is_auto_create:
+        for name, row in found.items():
+            if isinstance(row, TopicNotFoundError) and not call.rights.may_create(name):
+                # As in Kafka. "There is no such topic" would make clients ask again and again.
+                found[name] = _may_not_create(call, name)
+    return found
+
+
+def _may_not_create(call: KafkaCall, name: str) -> MilenaError:
+    try:
+        call.rights.authorize(Operation.CREATE, ResourceType.TOPIC, (name,))
+    except MilenaError as error:
+        return error
+    return _gone(name)
 
 
 async def _metadata(services: KafkaServices, call: KafkaCall) -> Body:

@@ -655,7 +655,9 @@ async def test_metadata_creates_a_topic_for_clients_that_may_and_tells_their_ope
             "include_cluster_authorized_operations": True,
         }
         bob, ann = await signed_in(node, BOB), await signed_in(node, ANN)
-        assert (await bob.call(3, 9, **fields)).topics[0].error_code == 3
+        assert (await bob.call(3, 9, **fields)).topics[0].error_code == 29
+        only_known = fields | {"allow_auto_topic_creation": False}
+        assert (await bob.call(3, 9, **only_known)).topics[0].error_code == 3
         assert cluster.image.topic("new") is None
         found = await ann.call(3, 9, **fields)
         assert found.topics[0].error_code == 0
