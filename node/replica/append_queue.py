@@ -16,6 +16,7 @@ writer of the batch.
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from milena.model.batch.header import BatchHeader, IdempotencyExtension
 from milena.model.errors import (
@@ -39,6 +40,13 @@ from storage.state.idempotency import IdempotencyEntry
 from storage.state.producer_state import Duplicate
 
 logger = logging.getLogger(__name__)
+
+
+class OnAppended(Protocol):
+    """Called when the log has grown."""
+
+    def __call__(self, *, is_own_sync_awaited: bool) -> None:
+        """``is_own_sync_awaited``: a writer waits until this replica has stored its batch, and for no other one."""
 
 
 class _Append:
@@ -86,7 +94,7 @@ class AppendQueue:
         clock: NodeClock,
         leader_epoch: Callable[[Acks], int],
         reached: Callable[[Acks], int],
-        on_appended: Callable[[], None],
+        on_appended: OnAppended,
         on_disk_full: Callable[[], None],
         on_transaction: Callable[[], None],
         on_fatal: Callable[[BaseException], None],
@@ -303,7 +311,7 @@ class AppendQueue:
         for append in group:
             self._counts.records_in += append.header.record_count
             self._counts.bytes_in += len(append.batch)
-        self._tell_appended()
+        self._tell_appended(is_own_sync_awaited=any(a.acks is Acks.LEADER for a in group))
         for append, base_offset in zip(group, offsets, strict=True):
             assert append.expected_end in (None, base_offset), (append.expected_end, base_offset)
             self._answer(append, self._receipt(append, base_offset, now_ms))

@@ -49,6 +49,20 @@ class GroupSync:
         self._closers: list[asyncio.Future[None]] = []
         self._began_ms = MonotonicMs(0)
         self._is_closed = False
+        self._is_begin_soon = False
+        """Whether ``begin_soon`` was called, and its turn has not come."""
+
+    def begin_soon(self) -> None:
+        """Start a sync as ``maybe_begin`` does, but behind everything that is scheduled for the loop's next turn."""
+        if self._is_begin_soon or not self._log.flushing.is_due(self._clock.now_ms()):
+            return
+        self._is_begin_soon = True
+        asyncio.get_running_loop().call_soon(self._begin)
+
+    def _begin(self) -> None:
+        self._is_begin_soon = False
+        with changes_replica(self._on_fatal):
+            self.maybe_begin()
 
     def maybe_begin(self) -> None:
         """Start a sync if the log needs one and none runs. When a sync ends, the next one starts if needed."""

@@ -5,7 +5,8 @@ worker thread. What is written meanwhile is covered by the next sync (group comm
 
     find duplicates → write → send to waiting followers → sync (thread) → move the high watermark → answer producers
 
-So followers sync at the same time as the leader.
+So followers sync at the same time as the leader. If a writer waits for the leader's sync alone (acks=1), this sync
+starts before the records are sent.
 """
 
 import asyncio
@@ -434,15 +435,23 @@ class PartitionRunner:
             )
         return self.leader_epoch
 
-    def _on_appended(self) -> None:
-        """After the log has grown under this leader: tell followers, start a sync and move the ends."""
+    def _on_appended(self, *, is_own_sync_awaited: bool) -> None:
+        """After the log has grown under this leader: tell followers, start a sync and move the ends.
+
+        ``is_own_sync_awaited``: some writer waits for the sync of this replica and for no other.
+        """
         assert self.leader is not None
         if self._on_write is not None:
             self._on_write()
         self.is_disk_full = False
         self.leader.on_appended(self.log.log_end_offset, now_ms=self._context.clock.now_ms())
         self._notify_watchers()
-        self._syncs.maybe_begin()
+        if is_own_sync_awaited or len(self.leader.isr) == 1:
+            self._syncs.maybe_begin()
+        else:
+            # The followers' syncs decide when these writers are answered. So send the records first, which the watchers
+            # do in the next turn: handing over a sync takes time, and its thread then competes for the interpreter.
+            self._syncs.begin_soon()
         self._on_stored()
 
     def _on_transaction(self) -> None:

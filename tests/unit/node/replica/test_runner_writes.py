@@ -29,8 +29,8 @@ from milena.model.pending import Pending
 from milena.model.requests import Acks, BatchReceipt
 from raft_meta.machine.image import Ending
 from storage.state.idempotency import IDEMPOTENCY_KEPT_MS, IdempotencyTable
-from tests.support.clusters.runners import Bench, batch, leading
-from tests.support.time.virtual_time import after, settle, virtual
+from tests.support.clusters.runners import Bench, batch, leading, settings
+from tests.support.time.virtual_time import LoopExecutor, after, settle, virtual
 
 KEY = b"k" * 16
 
@@ -61,6 +61,18 @@ class Watcher:
 
     def on_news(self, runner: object) -> None:
         self.log_ends.append(runner.log.log_end_offset)  # type: ignore[attr-defined]
+
+
+class NotingExecutor(LoopExecutor):
+    """Notes ``sync`` for each job."""
+
+    def __init__(self, events: list[str]) -> None:
+        super().__init__()
+        self._events = events
+
+    def submit(self, fn, /, *args, **kwargs):  # type: ignore[no-untyped-def]
+        self._events.append("sync")
+        return super().submit(fn, *args, **kwargs)
 
 
 class TestGroupAppend:
@@ -355,6 +367,55 @@ class TestAcks:
         assert watcher.log_ends == [1]
         assert bench.log.flushing.synced_end == 0
         bench.pool.release()
+
+    @pytest.mark.parametrize(
+        ("acks", "isr", "order"),
+        [
+            (Acks.ALL, (1, 2), ["sent", "sync"]),
+            (Acks.NONE, (1, 2), ["sent", "sync"]),
+            (Acks.LEADER, (1, 2), ["sync", "sent"]),
+            (Acks.ALL, (1,), ["sync", "sent"]),
+        ],
+    )
+    @virtual
+    async def test_our_own_sync_starts_after_the_records_were_sent_unless_a_writer_waits_for_it(
+        self, acks: Acks, isr: tuple[int, ...], order: list[str]
+    ) -> None:
+        events: list[str] = []
+        bench = Bench(settings=settings(min_insync_replicas="1"), pool=NotingExecutor(events))
+        bench.lead(isr)
+
+        class Sender:
+            """As a follower's session: it sends in the turn after that of the write."""
+
+            has_sent = False
+
+            def on_news(self, runner: object) -> None:
+                if not self.has_sent:
+                    self.has_sent = True
+                    asyncio.get_running_loop().call_soon(events.append, "sent")
+
+        bench.runner.watchers[Sender()] = None
+        events.clear()
+        bench.send(batch("a"), acks)
+        await settle()
+        assert events == order
+
+    @virtual
+    async def test_a_sync_that_waits_for_its_turn_includes_later_writes_and_does_not_start_twice(
+        self,
+    ) -> None:
+        bench = leading((1, 2))
+        before = bench.counts.syncs
+        bench.runner.append(
+            data := batch("a"), decode_header(data), acks=Acks.ALL, timeout_ms=500, at_once=True
+        )
+        bench.runner.append(
+            data := batch("b"), decode_header(data), acks=Acks.ALL, timeout_ms=500, at_once=True
+        )
+        await settle()
+        assert bench.counts.syncs == before + 1
+        assert bench.log.flushing.synced_end == 2
 
 
 class TestAppendAtOnce:
