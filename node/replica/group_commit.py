@@ -2,6 +2,10 @@
 
 A sync covers the records written before it starts. Records written during a sync wait for the next one (group commit).
 So under load many appends share one sync.
+
+The end of a sync usually wakes the loop. A leader whose writers all wait for followers, too, needs no such wake: when
+the followers' positions arrive, its own sync has ended as a rule. Such a sync is *quiet*: its end is only noted. The
+replica calls ``take_end`` before each change that may depend on the end, and ``await_end`` if somebody waits for it.
 """
 
 import asyncio
@@ -25,8 +29,9 @@ class GroupSync:
     """Starts the syncs of one log and reports when they end.
 
     Invariants:
-        All methods run on the data loop. At most one sync runs. The log's synced end moves only after a sync
-        succeeded. A failed sync ends the process. After ``close`` no sync runs and none starts.
+        All methods run on the data loop, except ``_call_back``. At most one sync runs. The log's synced end moves only
+        after a sync succeeded. A failed sync ends the process. After ``close`` no sync runs and none starts.
+        A sync that has ended is in ``_ended`` until it is taken in. Unless it is quiet, this is scheduled.
     """
 
     def __init__(
@@ -49,24 +54,57 @@ class GroupSync:
         self._closers: list[asyncio.Future[None]] = []
         self._began_ms = MonotonicMs(0)
         self._is_closed = False
-        self._is_begin_soon = False
+        self._is_scheduled = False
         """Whether ``begin_soon`` was called, and its turn has not come."""
+        self._is_quiet = False
+        """Whether the end of the present sync need not wake the loop."""
+        self._ended: tuple[Future[None], SyncTicket, MonotonicMs] | None = None
+        """A sync that has ended, and when. Set on the worker thread."""
 
     def begin_soon(self) -> None:
-        """Start a sync as ``maybe_begin`` does, but behind everything that is scheduled for the loop's next turn."""
-        if self._is_begin_soon or not self._log.flushing.is_due(self._clock.now_ms()):
+        """Start a quiet sync if one is needed, behind everything that is scheduled for the loop's next turn."""
+        if self._is_scheduled or not self._log.flushing.is_due(self._clock.now_ms()):
             return
-        self._is_begin_soon = True
-        asyncio.get_running_loop().call_soon(self._begin)
+        self._is_scheduled = True
+        asyncio.get_running_loop().call_soon(self._begin_quiet)
 
-    def _begin(self) -> None:
-        self._is_begin_soon = False
+    def _begin_quiet(self) -> None:
+        self._is_scheduled = False
+        if self._sync is not None:
+            # The next sync must start as soon as this one ends.
+            self.await_end()
+            return
         with changes_replica(self._on_fatal):
-            self.maybe_begin()
+            self._maybe_start(is_quiet=True)
 
     def maybe_begin(self) -> None:
         """Start a sync if the log needs one and none runs. When a sync ends, the next one starts if needed."""
-        if self._sync is not None or self._is_closed:
+        if self._sync is None:
+            self._maybe_start(is_quiet=False)
+        else:
+            self.await_end()
+
+    def await_end(self) -> None:
+        """Take in the end of the present sync in the turn after it ended, or in the next turn if it has ended."""
+        # In this order. ``_call_back`` first sets ``_ended`` and then reads ``_is_quiet``. So either this method sees
+        # the end, or the end wakes the loop.
+        self._is_quiet = False
+        if self._ended is not None:
+            asyncio.get_running_loop().call_soon(self._take_end)
+
+    def take_end(self) -> None:
+        """Take in the end of the present sync now, if it has ended. Do not call it in the middle of a change."""
+        self._is_quiet = False
+        self._take_end()
+
+    def _take_end(self) -> None:
+        ended = self._ended
+        if ended is not None:
+            self._ended = None
+            self._on_synced(*ended)
+
+    def _maybe_start(self, *, is_quiet: bool) -> None:
+        if self._is_closed:
             return
         if not self._log.flushing.is_due(self._clock.now_ms()):
             return
@@ -74,6 +112,7 @@ class GroupSync:
         if ticket is None:
             return
         self._began_ms = self._clock.now_ms()
+        self._is_quiet = is_quiet
         # ``submit`` returns a future of the pool, whose callback schedules ``_on_synced``. ``run_in_executor`` would
         # need one more turn of the event loop, so the writers would be answered later.
         loop = asyncio.get_running_loop()
@@ -83,12 +122,15 @@ class GroupSync:
     def _call_back(
         self, loop: asyncio.AbstractEventLoop, ticket: SyncTicket, done: "Future[None]"
     ) -> None:
-        """Schedule ``_on_synced`` on the loop. Runs on the worker thread."""
+        """Note the end of a sync, and wake the loop unless the sync was quiet. Runs on the worker thread."""
+        self._ended = (done, ticket, self._clock.now_ms())
+        if self._is_quiet and not done.cancelled() and done.exception() is None:
+            return
         # If the loop was closed during the sync, no writer waits any more.
         with suppress(RuntimeError):
-            loop.call_soon_threadsafe(self._on_synced, done, ticket)
+            loop.call_soon_threadsafe(self._take_end)
 
-    def _on_synced(self, done: "Future[None]", ticket: SyncTicket) -> None:
+    def _on_synced(self, done: "Future[None]", ticket: SyncTicket, ended_ms: MonotonicMs) -> None:
         self._sync = None
         for closer in self._closers:
             if not closer.done():
@@ -103,13 +145,14 @@ class GroupSync:
             self._log.flushing.finish(ticket)
             self._counts.syncs += 1
             self._counts.short_syncs += ticket.data_bytes <= SHORT_SYNC_BYTES
-            self._counts.sync_ms.observe(self._clock.now_ms() - self._began_ms)
+            self._counts.sync_ms.observe(ended_ms - self._began_ms)
             self._tell_synced()
             self.maybe_begin()
 
     async def close(self) -> None:
         """Start no more syncs. Wait for the sync that runs, if any."""
         self._is_closed = True
+        self.take_end()
         if self._sync is not None:
             closer = asyncio.get_running_loop().create_future()
             self._closers.append(closer)

@@ -250,6 +250,7 @@ class PartitionRunner:
         self, state: Partition, *, settings: TopicSettings, broker_epoch: int, brokers: Brokers
     ) -> None:
         """Take the role that the image gives to this replica."""
+        self._syncs.take_end()
         self.settings = settings
         self._count_isr(state)
         self.state = state
@@ -418,6 +419,9 @@ class PartitionRunner:
 
     def _reached(self, acks: Acks) -> int:
         """Return the offset below which batches with ``acks`` are answered."""
+        if acks is Acks.LEADER:
+            # A batch above that offset waits for the present sync, even if it is a duplicate and starts none.
+            self._syncs.await_end()
         return self.high_watermark if acks is Acks.ALL else self.log.stored_end_offset
 
     def _epoch_for(self, acks: Acks) -> int:
@@ -510,6 +514,8 @@ class PartitionRunner:
         leader = self.leader
         if leader is None:
             raise self._not_leader()
+        # If followers have the records before this replica has stored them, writers wait for the end of its sync.
+        self._syncs.take_end()
         verdict = leader.judge_fetch(
             follower=follower,
             broker_epoch=broker_epoch,
@@ -575,6 +581,7 @@ class PartitionRunner:
 
     def on_proposal_done(self, proposal: IsrProposal, *, is_definite_refusal: bool) -> None:
         """Note the outcome of an ISR proposal: committed (the image shows it), refused, or unknown."""
+        self._syncs.take_end()
         leader = self.leader
         if leader is None or leader.leader_epoch != proposal.leader_epoch:
             return
@@ -787,6 +794,7 @@ class PartitionRunner:
     def tick(self, now_ms: MonotonicMs, brokers: Brokers) -> None:
         """Check followers' lag and start time-based syncs. Called a few times a second."""
         del now_ms
+        self._syncs.take_end()
         self.maybe_propose(brokers)
         self._syncs.maybe_begin()
 

@@ -14,6 +14,7 @@ from milena.model.batch.header import (
 )
 from milena.model.columns import RecordColumns
 from milena.model.errors import (
+    DiskFailedError,
     DiskFullError,
     FateUnknownError,
     IdempotencyKeyReusedError,
@@ -29,7 +30,7 @@ from milena.model.pending import Pending
 from milena.model.requests import Acks, BatchReceipt
 from raft_meta.machine.image import Ending
 from storage.state.idempotency import IDEMPOTENCY_KEPT_MS, IdempotencyTable
-from tests.support.clusters.runners import Bench, batch, leading, settings
+from tests.support.clusters.runners import DIRECTORY, Bench, batch, leading, settings
 from tests.support.time.virtual_time import LoopExecutor, after, settle, virtual
 
 KEY = b"k" * 16
@@ -405,17 +406,127 @@ class TestAcks:
     async def test_a_sync_that_waits_for_its_turn_includes_later_writes_and_does_not_start_twice(
         self,
     ) -> None:
-        bench = leading((1, 2))
-        before = bench.counts.syncs
-        bench.runner.append(
-            data := batch("a"), decode_header(data), acks=Acks.ALL, timeout_ms=500, at_once=True
-        )
-        bench.runner.append(
-            data := batch("b"), decode_header(data), acks=Acks.ALL, timeout_ms=500, at_once=True
-        )
+        events: list[str] = []
+        bench = Bench(settings=settings(min_insync_replicas="1"), pool=NotingExecutor(events))
+        bench.lead((1, 2))
+        for value in ("a", "b"):
+            data = batch(value)
+            bench.runner.append(
+                data, decode_header(data), acks=Acks.ALL, timeout_ms=500, at_once=True
+            )
         await settle()
-        assert bench.counts.syncs == before + 1
+        bench.ack(2)
+        assert events == ["sync"]
         assert bench.log.flushing.synced_end == 2
+
+
+class TestQuietSyncs:
+    """The end of a leader's own sync need not wake the loop while its writers wait for followers, too."""
+
+    @virtual
+    async def test_its_end_is_taken_in_when_a_follower_has_the_record(self) -> None:
+        bench = leading((1, 2))
+        task = bench.send(batch("a"))
+        await settle()
+        assert bench.counts.syncs == 0, "nobody waits for its end alone"
+        bench.ack(2)
+        assert (bench.counts.syncs, bench.runner.high_watermark) == (1, 1)
+        await settle()
+        assert task.result().base_offset == 0
+
+    @virtual
+    async def test_its_end_wakes_the_loop_if_all_followers_were_quicker(self) -> None:
+        bench = leading((1, 2))
+        bench.pool.hold()
+        task = bench.send(batch("a"))
+        await settle()
+        bench.ack(2)
+        await settle()
+        assert not task.done()
+        bench.pool.release()
+        await settle()
+        assert task.result().base_offset == 0
+
+    @virtual
+    async def test_its_end_counts_once_the_other_members_of_the_isr_are_gone(self) -> None:
+        for is_late in (False, True):
+            bench = leading((1, 2))
+            bench.pool.hold()
+            task = bench.send(batch("a"))
+            await settle()
+            if not is_late:
+                bench.pool.release()
+                await settle()
+            assert not task.done()
+            bench.lead((1,), version=8)
+            bench.pool.release()
+            await settle()
+            assert task.result().base_offset == 0
+
+    @virtual
+    async def test_a_writer_that_waits_for_it_alone_hears_of_its_end(self) -> None:
+        bench = leading((1, 2))
+        bench.pool.hold()
+        bench.send(batch("a"))
+        await settle()
+        task = bench.send(batch("b"), Acks.LEADER)
+        await settle()
+        bench.pool.release()
+        await settle()
+        assert task.result().base_offset == 1
+
+    @virtual
+    async def test_a_duplicate_that_waits_for_it_alone_hears_of_its_end(self) -> None:
+        bench = leading((1, 2))
+        bench.pool.hold()
+        data = batch("a", key=KEY)
+        bench.send(data)
+        await settle()
+        task = bench.send(data, Acks.LEADER)
+        await settle()
+        assert not task.done()
+        bench.pool.release()
+        await settle()
+        assert (task.result().base_offset, task.result().is_duplicate) == (0, True)
+
+    @virtual
+    async def test_a_write_during_it_is_synced_as_soon_as_it_ends(self) -> None:
+        bench = leading((1, 2))
+        bench.pool.hold()
+        bench.send(batch("a"))
+        await settle()
+        bench.send(batch("b"))
+        await settle()
+        bench.pool.release()
+        await settle()
+        assert bench.log.flushing.synced_end == 2
+
+    @virtual
+    async def test_without_any_event_the_next_tick_takes_its_end_in(self) -> None:
+        bench = leading((1, 2))
+        bench.send(batch("a"))
+        await settle()
+        assert not bench.runner.is_resting
+        bench.runner.tick(bench.clock.now_ms(), bench.brokers)
+        assert bench.log.flushing.synced_end == 1
+
+    @virtual
+    async def test_its_failure_stops_the_node_at_once(self) -> None:
+        bench = leading((1, 2))
+        bench.files.fail_next_sync(DIRECTORY)
+        bench.send(batch("a"))
+        await settle()
+        assert [type(error) for error in bench.fatal] == [DiskFailedError]
+
+    @virtual
+    async def test_a_replica_that_is_closed_takes_its_end_in(self) -> None:
+        bench = leading((1, 2))
+        task = bench.send(batch("a"))
+        await settle()
+        await bench.runner.close(is_clean=False)
+        assert bench.counts.syncs == 1
+        with pytest.raises(FateUnknownError):
+            await task
 
 
 class TestAppendAtOnce:
