@@ -55,7 +55,7 @@ class Client(ScramClient):
         return self.header.encode() + bare
 
     def final(self, answer: bytes, rest: str = "") -> bytes:
-        """Return the final message; ``rest``: extensions in front of the proof."""
+        """Return the final message; ``rest``: what follows the nonce, such as extensions."""
         binding = base64.b64encode(self.header.encode())
         self.process_server_first_message(answer)
         unproved = b"c=" + binding + b",r=" + self.nonce + rest.encode()
@@ -204,6 +204,13 @@ def test_the_binding_is_the_header_of_the_first_message() -> None:
     client.header = "n,,"
     with pytest.raises(UnauthenticatedError, match="nonce or binding differs"):
         exchange.take(client.final(answer))
+
+
+def test_the_nonce_is_that_of_the_exchange_even_if_the_proof_fits_another() -> None:
+    exchange, client = exchange_with(closed_node()), Client("ann")
+    answer = exchange.take(client.first())
+    with pytest.raises(UnauthenticatedError, match="nonce or binding differs"):
+        exchange.take(client.final(answer, "x"))
 
 
 def test_a_message_of_another_exchange_proves_nothing() -> None:

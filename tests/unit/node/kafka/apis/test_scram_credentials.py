@@ -234,6 +234,8 @@ async def test_a_new_password_of_the_api_ends_that_of_an_upsert() -> None:
             for password in (PASSWORD, "the next password")
         ]
         assert codes == [58, 0]
+        # The other mechanism gets no credential that no client asked for.
+        assert [one.mechanism for one in node.metadata.image.users["ann"].scram] == [mechanism]
 
 
 @virtual
