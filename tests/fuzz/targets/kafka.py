@@ -4,20 +4,24 @@ import base64
 from collections.abc import Iterator
 from uuid import UUID
 
+from milena.model.access import ScramMechanism
 from milena.model.errors import UnauthenticatedError
 from node.kafka.apis.registry import APIS
-from node.kafka.sasl import CREDENTIALS_OF, MECHANISMS
+from node.kafka.sasl import CREDENTIALS_OF
+from node.kafka.scram import ScramExchange
 from node.kafka.wire import cold, fetch, metadata, produce
 from node.kafka.wire.frames import FrameSplitter, body_of, head_of
 from node.kafka.wire.primitives import MalformedFrameError, WireReader
 from tests.fuzz.targets.target import Target
 from tests.support.clusters.kafka_clients import request_frame
 from tests.support.disk.kafka_batches import KafkaRecord, encoded, numbered
+from tests.support.fakes.ports import FakeNode
 
 FRAME_BYTES_MAX = 1 << 20
 SIZE_BYTES = 4
 DECODERS = {0: produce.decode_request, 1: fetch.decode_request, 3: metadata.decode_request}
 """The APIs whose requests kafka-python does not decode."""
+MECHANISMS = sorted(CREDENTIALS_OF)
 SAMPLES: dict[str, object] = {
     **dict.fromkeys(("int8", "int16", "int32", "int64"), 1),
     "float64": 1.0,
@@ -106,8 +110,7 @@ def _reseal_frame(data: bytes) -> bytes:
 
 def _credentials(data: bytes) -> object:
     """Take the first message of a mechanism, which the first byte chooses."""
-    mechanism = MECHANISMS[data[0] % len(MECHANISMS)] if data else MECHANISMS[0]
-    found = CREDENTIALS_OF[mechanism](data[1:])
+    found = CREDENTIALS_OF[MECHANISMS[data[0] % len(MECHANISMS) if data else 0]](data[1:])
     scheme, _, given = found.authorization.partition(" ")
     if scheme == "Basic":
         user, _, password = base64.b64decode(given).decode().partition(":")
@@ -136,6 +139,27 @@ def _credential_seeds() -> list[bytes]:
     ]
 
 
+def _scram(data: bytes) -> object:
+    """Take the messages of a client, a line each; ``NONCE`` in the second one becomes the nonce of the exchange."""
+    first, has_second, second = data.partition(b"\n")
+    exchange = ScramExchange(ScramMechanism.SHA_256, FakeNode().access.scram_logins, "10.0.0.1")
+    answer = exchange.take(first)
+    if not has_second:
+        return answer
+    nonce = answer.removeprefix(b"r=").partition(b",")[0]
+    return exchange.take(second.replace(b"NONCE", nonce))
+
+
+def _scram_seeds() -> list[bytes]:
+    proof = base64.b64encode(bytes(32))
+    finals = [
+        b"c=" + base64.b64encode(header) + b",r=NONCE" + more + b",p=" + proof
+        for header, more in ((b"n,,", b""), (b"n,a=ann,", b",x=y"))
+    ]
+    firsts = [b"n,,n=ann,r=abc", b"n,a=ann,n=ann,r=abc,x=y"]
+    return [*firsts, *(b"\n".join(both) for both in zip(firsts, finals, strict=True))]
+
+
 def _primitives(data: bytes) -> object:
     """Read a structure with every primitive type, in the encoding that the first byte chooses."""
     reader = WireReader(data, 1, is_flexible=bool(data and data[0] & 1))
@@ -156,5 +180,6 @@ KAFKA: tuple[Target, ...] = (
     Target("kafka-frames", _frames, (MalformedFrameError,), _frame_seeds, _reseal_frame),
     Target("kafka-request", _request, (MalformedFrameError,), lambda: list(sample_requests())),
     Target("kafka-primitives", _primitives, (MalformedFrameError,), _primitive_seeds),
+    Target("kafka-scram", _scram, (UnauthenticatedError,), _scram_seeds),
     Target("kafka-sasl", _credentials, (UnauthenticatedError,), _credential_seeds),
 )
