@@ -110,6 +110,8 @@ FIXED: dict[str, tuple[ModuleType, str]] = {
     "grants of a token": (access_shapes, "GRANTS_MAX"),
     "quotas": (quotas, "QUOTAS_MAX"),
     "password": (access_service, "PASSWORD_LENGTH_MAX"),
+    "iterations of [SCRAM credentials](kafka.md#scram)": (access, "SCRAM_ITERATIONS_MAX"),
+    "salt of SCRAM credentials": (access, "SCRAM_SALT_BYTES_MAX"),
     "groups of partitions with their own metrics": (exposition, "GROUP_PARTITIONS_MAX"),
     "memory of the last hour's history": (history, "BYTES_MAX"),
 }
