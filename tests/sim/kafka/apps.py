@@ -106,6 +106,8 @@ class GroupProcess:
         kind = ClassicMember if is_classic else ConsumerMember
         self.member: Member = kind(world, self.client, group, f"i-{name}" if is_static else None)
         self.positions: dict[int, int] = {}
+        self._committed: dict[int, int] = {}
+        """The offset of each partition that is known to be committed. One without a response is sent again."""
         self._last_commit: dict[str, Any] = {}
         """The fields of the last commit; empty: there is none that may still be late."""
         self.is_calm = False
@@ -141,20 +143,20 @@ class GroupProcess:
             return
         partition = self._rng.choice(sorted(owned))
         if partition not in self.positions:
-            self.positions[partition] = await committed(
-                self.client, self.group, partition, is_stable=True
-            )
+            found = await committed(self.client, self.group, partition, is_stable=True)
+            self.positions[partition] = self._committed[partition] = found
         await self.work(partition)
 
     async def work(self, partition: int) -> None:
         """Read some records, and commit them. Errors as of requests."""
         read = await fetch(self.client, (SOURCE, partition), self.positions[partition])
-        if partition not in self.member.owned or read.next_offset == self.positions[partition]:
+        if partition not in self.member.owned or read.next_offset == self._committed.get(partition):
             return
         await self._stand_still()
         # A commit without a response may have worked, so the next one must not be of less.
         self.positions[partition] = read.next_offset
         await self._commit(partition, read.next_offset)
+        self._committed[partition] = read.next_offset
         await self._see(partition, read.next_offset)
 
     async def _commit(self, partition: int, offset: int) -> None:
