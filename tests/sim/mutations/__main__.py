@@ -45,6 +45,8 @@ def run_one(mutation: Mutation, seeds: str) -> int:
     # Import here: the guard must be removed before any module is loaded.
     if mutation.by == "raft":
         from tests.sim.raft.__main__ import main  # noqa: PLC0415
+    elif mutation.by == "kafka":
+        from tests.sim.kafka.__main__ import main  # noqa: PLC0415
     else:
         from tests.sim.cluster.__main__ import main  # noqa: PLC0415
     return main()

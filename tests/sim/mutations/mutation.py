@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-SIMULATIONS = frozenset({"cluster", "raft"})
+SIMULATIONS = frozenset({"cluster", "kafka", "raft"})
 
 Cut = tuple[str, str, str]
 """A change: (module, old text, new text)."""

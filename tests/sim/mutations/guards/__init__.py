@@ -4,6 +4,7 @@ from tests.sim.mutations.guards.access import ACCESS
 from tests.sim.mutations.guards.consensus import CONSENSUS
 from tests.sim.mutations.guards.exactly_once import EXACTLY_ONCE
 from tests.sim.mutations.guards.groups import GROUPS
+from tests.sim.mutations.guards.kafka import KAFKA
 from tests.sim.mutations.guards.metadata import METADATA
 from tests.sim.mutations.guards.replication import REPLICATION
 from tests.sim.mutations.guards.storage import STORAGE
@@ -16,5 +17,6 @@ MUTATIONS: tuple[Mutation, ...] = (
     *REPLICATION,
     *EXACTLY_ONCE,
     *GROUPS,
+    *KAFKA,
     *ACCESS,
 )
