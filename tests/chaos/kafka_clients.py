@@ -6,6 +6,7 @@ up nothing else. Keys and values are the JSON that HTTP clients write, so reader
 
 import asyncio
 import concurrent.futures
+import contextlib
 import functools
 import json
 import threading
@@ -119,7 +120,9 @@ class KafkaProducer(KafkaClient):
 
     def _end(self) -> None:
         self._producer.purge()
-        self._producer.flush(0)
+        # A producer that can do nothing more raises its error again.
+        with contextlib.suppress(KafkaException):
+            self._producer.flush(0)
 
     async def write(
         self, topic: str, partition: int, records: Sequence[tuple[str, Value]]
