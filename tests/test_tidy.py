@@ -241,7 +241,7 @@ def test_the_tree_is_source_only() -> None:
     ).stdout.split()
     assert not [name for name in listed if name.endswith((".pyc", ".img", ".log"))]
     loose = {name for name in listed if "/" not in name and name.endswith((".md", ".txt", ".py"))}
-    assert loose <= TOP_FILES, "a file at the top of the tree is for everybody: is this one?"
+    assert loose <= TOP_FILES, "a file at the top of the tree is for all readers: is this one?"
 
 
 TOP_FILES = frozenset(

@@ -5,7 +5,7 @@ So under load many appends share one sync.
 
 The end of a sync usually wakes the loop. A leader whose writers all wait for followers, too, needs no such wake: when
 the followers' positions arrive, its own sync has ended as a rule. Such a sync is *quiet*: its end is only noted. The
-replica calls ``take_end`` before each change that may depend on the end, and ``await_end`` if somebody waits for it.
+replica calls ``take_end`` before each change that may depend on the end, and ``await_end`` if a writer waits for it.
 """
 
 import asyncio

@@ -1,5 +1,5 @@
-"""What a run must come to: each transaction whole or not at all, each record once and in order, each offset with its
-transaction, and no partition with two owners.
+"""The end that a run must come to: each transaction whole or not at all, each record once and in order, each offset
+with its transaction, and no partition with two owners.
 
 The judge knows what clients were told, reads what clients read, and sees each image.
 """
@@ -41,7 +41,7 @@ class Judge:
         self.counts: Counter[str] = Counter()
         self.tried: list[Tried] = []
         self.seen: dict[Place, list[str]] = defaultdict(list)
-        """What readers of committed records have got from the start of each partition on."""
+        """The records that readers of committed records have got from the start of each partition on."""
         self.asked: Counter[tuple[str, int]] = Counter()
         """The largest offset that anybody asked to commit, by group and partition."""
         self._generations: dict[tuple[str, int], dict[str, frozenset[int]]] = {}
@@ -74,7 +74,7 @@ class Judge:
     def claim(
         self, group: str, member: str, owned: frozenset[int], *, now_s: float, until_s: float
     ) -> None:
-        """Note what a member of a server group works on from now on; nobody else may."""
+        """Note what a member of a server group works on from now on; no other member may."""
         self.counts["assignments"] += 1
         for partition in owned:
             known = self._claims.get((group, partition))

@@ -1,4 +1,4 @@
-"""Record batches of simulated clients: what they send, what they read, and the spoiled ones that nobody may take."""
+"""Record batches of simulated clients: what they send, what they read, and the spoiled ones that no node may take."""
 
 from dataclasses import replace
 from random import Random
@@ -46,7 +46,7 @@ def spoiled(rng: Random, values: list[str], sent: Sent, *, is_in_transaction: bo
 
 
 class Read(NamedTuple):
-    """What a fetch brought: the values, the offset of each, and the offset from which the next fetch starts."""
+    """The result of a fetch: the values, the offset of each, and the offset from which the next fetch starts."""
 
     values: list[str]
     offsets: list[int]

@@ -54,7 +54,7 @@ class Options:
 
 
 class HangingError(Exception):
-    """What must happen in the end has not happened. The judge has noted what."""
+    """Something that must happen in the end has not happened. The judge has noted it."""
 
 
 class KafkaWorld:
@@ -117,7 +117,7 @@ class KafkaWorld:
 
     @property
     def problems(self) -> list[str]:
-        """What went wrong."""
+        """The problems that were found."""
         return self.judge.problems
 
     def note(self, line: str) -> None:

@@ -1,4 +1,4 @@
-"""What a Kafka producer makes of the errors of its transactions, and who runs which program."""
+"""How a Kafka producer takes the errors of its transactions, and which program runs where."""
 
 import asyncio
 

@@ -191,7 +191,7 @@ KAFKA: tuple[Mutation, ...] = (
     ),
     Mutation(
         name="kafka-sequences",
-        guard="a batch that was written is not written again, whoever leads now",
+        guard="a batch that was written is not written again under another leader",
         module="storage.state.producer_state",
         old="            return Duplicate(batch.base_offset, batch.last_offset)\n    if now_ms",
         new="            return ACCEPT\n    if now_ms",

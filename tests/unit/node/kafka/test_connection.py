@@ -245,7 +245,7 @@ async def test_all_clients_share_a_bound_on_bytes(
 async def test_both_interfaces_share_the_bound_of_the_node(
     desk: Desk, client: KafkaClient, cluster: Cluster
 ) -> None:
-    """Of 800 bytes, 100 are reserved for HTTP, and 100 for Kafka clients that have not authenticated."""
+    """100 of 800 bytes are reserved for HTTP, and 100 for Kafka clients that have not authenticated."""
     shared = RequestBytes(800)
     http = InFlight(ApiLimits(bytes_in_flight_max=800), shared)
     listener = listener_of(cluster.nodes[1], apis=desk.apis, request_bytes=shared)

@@ -158,7 +158,7 @@ def test_a_delegation_token_is_refused_with_what_to_use() -> None:
 
 
 Spoil = Callable[[bytes, bytes], bytes]
-"""Of a good final message and its nonce, one that is not good."""
+"""Variants of a good final message and its nonce that are not good."""
 
 
 @pytest.mark.parametrize(

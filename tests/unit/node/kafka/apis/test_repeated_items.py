@@ -1,4 +1,4 @@
-"""What a request gets that has an item twice: as Apache Kafka answers, list by list.
+"""The answers to a request that has an item twice: as Apache Kafka answers, list by list.
 
 ``test_every_list_of_every_api_has_a_case`` takes the lists from the message definitions, so a new key or version with a
 list needs a case here. The table in ``node.kafka.apis.items`` says the rules in words.
