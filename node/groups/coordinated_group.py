@@ -304,7 +304,8 @@ class CoordinatedGroup:
             wait_ms = heartbeat_rules.hold_back_ms(heartbeat, member, owned, is_told=is_told)
             left_ms = wait_ms - (clock.now_ms() - started)
             if left_ms <= 0:
-                self.sessions.told(member)
+                if self.sessions.told(member, clock.now_ms()):
+                    self._context.on_due(self.group_id, self.sessions.next_due_ms())
                 return heartbeat_rules.present_answer(self.state, member, names)
             await self._heartbeats.news(member.member_id, left_ms)
             if not self._writer.is_closed and self._has_free(member):

@@ -1,7 +1,8 @@
 """Sessions of members, which only their coordinator knows: the last heartbeat, and the last response. Pure.
 
 Sessions are only in memory. A new coordinator gives every member a full session, and a full rebalance timeout to each
-member that has partitions to give back. REST members have no session here, only a time to give back.
+member that has partitions to give back. That time begins with the response that tells the member so (KIP-848): until
+then, its session alone counts. REST members have no session here and are told otherwise, so theirs begins at once.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -24,7 +25,7 @@ class MemberSession:
 
     heard_ms: MonotonicMs
     revoking_ms: MonotonicMs | None = None
-    """Since when the member has partitions to give back."""
+    """Since when the member knows of partitions to give back."""
     told: tuple[int, PartitionSet] | None = None
     is_here: bool = False
     owned: tuple[int, PartitionSet] | None = None
@@ -45,7 +46,7 @@ class GroupSessions:
         self._members: Mapping[str, GroupMember] = {}
 
     def look(self, group: Group | None, now_ms: MonotonicMs) -> None:
-        """Adopt the group: new members get a full session; members with partitions to give back get a start time."""
+        """Adopt the group: new members get a full session; who has nothing more to give back is in no hurry."""
         self._members = (
             {} if group is None else {member.member_id: member for member in group.members}
         )
@@ -57,7 +58,7 @@ class GroupSessions:
                 session = self._sessions[member_id] = MemberSession(now_ms)
             if partition_sets.is_subset(member.held, member.target):
                 session.revoking_ms = None
-            elif session.revoking_ms is None:
+            elif member.is_rest and session.revoking_ms is None:
                 session.revoking_ms = now_ms
 
     def member(self, member_id: str) -> GroupMember | None:
@@ -110,11 +111,19 @@ class GroupSessions:
             return None
         return session.owned[1]
 
-    def told(self, member: GroupMember) -> None:
-        """Note that the member gets a response with its present epoch and assignment."""
+    def told(self, member: GroupMember, now_ms: MonotonicMs) -> bool:
+        """Note that the member gets a response with its present epoch and assignment.
+
+        Return whether its time to give partitions back begins with that.
+        """
         session = self._sessions.get(member.member_id)
-        if session is not None:
-            session.told = (member.member_epoch, effective(member))
+        if session is None:
+            return False
+        session.told = (member.member_epoch, effective(member))
+        if session.revoking_ms is not None or not to_give_back(member):
+            return False
+        session.revoking_ms = now_ms
+        return True
 
     def is_told(self, member: GroupMember) -> bool:
         """Return whether the member's last response had its present epoch and assignment."""
@@ -159,8 +168,9 @@ class GroupSessions:
             due_ms = NEVER
             if not member.is_rest:
                 due_ms = MonotonicMs(session.heard_ms + member.session_ms)
-            if session.revoking_ms is not None:
+            if session.is_away and to_give_back(member):
                 # A member that is away works on nothing, so it has nothing to finish.
-                patience_ms = 0 if session.is_away else member.rebalance_ms
-                due_ms = min(due_ms, MonotonicMs(session.revoking_ms + patience_ms))
+                due_ms = session.heard_ms
+            elif session.revoking_ms is not None:
+                due_ms = min(due_ms, MonotonicMs(session.revoking_ms + member.rebalance_ms))
             yield member_id, due_ms

@@ -192,7 +192,12 @@ class ClassicMember(Member):
 
 
 class ConsumerMember(Member):
-    """A member by ConsumerGroupHeartbeat. It works within its session only, as far as its own clock tells."""
+    """A member by ConsumerGroupHeartbeat. It works within its times only, as far as its own clock tells.
+
+    A group removes a member after its session without a heartbeat, or if it does not give partitions back within its
+    rebalance timeout (KIP-848). The group may begin to wait as soon as it has answered a heartbeat that took nothing
+    away, and the member hears that only with a later one.
+    """
 
     def __init__(
         self, world: "KafkaWorld", client: Client, group: str, instance_id: str | None
@@ -200,6 +205,8 @@ class ConsumerMember(Member):
         super().__init__(world, client, group, instance_id)
         self._lives = 0
         self._until_s = 0.0
+        self._whole_s = 0.0
+        """When it sent its last heartbeat whose response took nothing away."""
         self.forget()
 
     def forget(self) -> None:
@@ -264,7 +271,9 @@ class ConsumerMember(Member):
         if self.owned - assigned:
             # Confirm it at once.
             self._beat_at_s = 0.0
-        self._until_s = sent_s + SESSION_MS / 1000
+        else:
+            self._whole_s = sent_s
+        self._until_s = min(sent_s + SESSION_MS / 1000, self._whole_s + REBALANCE_MS / 1000)
         if self._now_s() >= self._until_s:
             self._keep(frozenset())
             return

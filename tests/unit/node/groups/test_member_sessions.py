@@ -47,22 +47,45 @@ def test_rest_members_have_no_session() -> None:
     assert sessions.next_due_ms() == NEVER
 
 
-def test_the_time_to_give_back_runs_from_when_it_was_to() -> None:
+def test_the_time_to_give_back_runs_from_the_response_that_tells_the_member() -> None:
     sessions = GroupSessions()
     sessions.look(group(member()), ms(0))
     keeping = member(target=ONE, session_ms=100_000, rebalance_ms=2_000)
     sessions.look(group(keeping), ms(1_000))
-    # Something else to give back does not begin it anew.
-    sessions.look(group(replace(keeping, target=())), ms(2_000))
+    # It does not know of it yet.
+    assert sessions.expired(ms(90_000)) == []
+    assert sessions.told(keeping, ms(90_000))
+    assert sessions.next_due_ms() == 92_000
+    # Something else to give back does not begin it again.
+    more = replace(keeping, target=())
+    sessions.look(group(more), ms(91_000))
+    assert not sessions.told(more, ms(91_000))
+    assert sessions.expired(ms(91_999)) == []
+    assert sessions.expired(ms(92_000)) == ["m1"]
+    sessions.look(group(member(ONE, ONE, session_ms=100_000)), ms(92_000))
+    assert sessions.expired(ms(93_000)) == []
+
+
+def test_a_member_that_keeps_everything_is_in_no_hurry() -> None:
+    sessions = GroupSessions()
+    keeping = member(session_ms=100_000, rebalance_ms=2_000)
+    sessions.look(group(keeping), ms(0))
+    assert not sessions.told(keeping, ms(0))
+    assert sessions.next_due_ms() == 100_000
+
+
+def test_a_rest_member_gives_back_from_when_it_was_to() -> None:
+    sessions = GroupSessions()
+    sessions.look(group(member(target=ONE, is_rest=True, rebalance_ms=2_000)), ms(1_000))
     assert sessions.expired(ms(2_999)) == []
     assert sessions.expired(ms(3_000)) == ["m1"]
-    sessions.look(group(member(ONE, ONE)), ms(3_000))
-    assert sessions.expired(ms(4_000)) == []
 
 
 def test_a_node_that_was_not_listening_gives_everybody_full_times() -> None:
     sessions = GroupSessions()
-    sessions.look(group(member(target=ONE, session_ms=1_000, rebalance_ms=1_000)), ms(0))
+    keeping = member(target=ONE, session_ms=1_000, rebalance_ms=1_000)
+    sessions.look(group(keeping), ms(0))
+    sessions.told(keeping, ms(0))
     sessions.extend(ms(5_000))
     assert sessions.expired(ms(5_999)) == []
     assert sessions.expired(ms(6_000)) == ["m1"]
@@ -72,11 +95,11 @@ def test_a_member_is_believed_once_it_was_told_what_to_give_back() -> None:
     sessions = GroupSessions()
     before, after = member(), member(target=ONE)
     sessions.look(group(before), ms(0))
-    sessions.told(before)
+    sessions.told(before, ms(1))
     sessions.look(group(after), ms(1))
     # Not yet: it may be about to take what it was told to be its own.
     assert sessions.given_back(after, 3, ONE) == ()
-    sessions.told(after)
+    sessions.told(after, ms(1))
     assert sessions.given_back(after, 3, BOTH) == ()
     assert sessions.given_back(after, 3, ONE) == ((T, (1,)),)
 
@@ -86,7 +109,7 @@ def test_a_member_is_not_believed_under_another_epoch_or_by_another_coordinator(
     keeping = member(target=ONE)
     sessions.look(group(keeping), ms(0))
     assert sessions.given_back(keeping, 3, ONE) == ()
-    sessions.told(keeping)
+    sessions.told(keeping, ms(1))
     assert sessions.given_back(keeping, 2, ONE) == ()
     newer = replace(keeping, member_epoch=4)
     sessions.look(group(newer), ms(0))
