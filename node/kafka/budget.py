@@ -65,9 +65,13 @@ class FrameBudget:
         """Forget a connection; return its bytes."""
         count = self._bytes.pop(holder, 0)
         self._use.remove(count)
+        is_held = holder in self._held
         self._held.pop(holder, None)
         if self._favoured is holder:
             self._favoured = None
+        if is_held:
+            # It may go on elsewhere: with good credentials, a client moves from the bound of strangers to that of all.
+            holder.hold(False)
         self._look()
         return count
 

@@ -63,3 +63,14 @@ def test_a_connection_that_closes_gives_everything_back() -> None:
     assert budget.held_bytes == 5
     budget.give_back(one, 20)
     assert budget.held_bytes == 5
+
+
+def test_a_held_connection_that_leaves_for_another_bound_is_read_again() -> None:
+    budget, one, other = FrameBudget(RequestBytes(10)), Client(), Client()
+    one.is_busy = other.is_busy = True
+    budget.take(one, 10)
+    budget.take(other, 5)
+    assert other.is_held
+    assert budget.leave(other) == 5
+    assert not other.is_held
+    assert not one.is_held

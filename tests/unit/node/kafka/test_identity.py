@@ -4,12 +4,14 @@ import asyncio
 
 import pytest
 
+from http_api.serving.in_flight import RequestBytes
 from milena.model.access import AccessMode
 from milena.model.secret import Secret
 from node.kafka.connection import KafkaPatience
 from tests.support.clusters.kafka_clients import (
     ADMIN,
     KafkaClient,
+    authenticate,
     client_of,
     close_cluster,
     listener_of,
@@ -200,6 +202,21 @@ async def test_strangers_frames_are_short_and_have_a_bound_of_their_own() -> Non
         ann.transport.abort()
         await settle()
         assert (context.strangers_budget.held_bytes, context.budget.held_bytes) == (0, 0)
+
+
+@virtual
+async def test_a_client_that_signs_in_while_strangers_exceed_their_bound_is_read_again() -> None:
+    async with cluster_of(Cluster(node_ids=(1,))) as cluster:
+        node = cluster.nodes[1]
+        await close_cluster(node)
+        # The bound of strangers is an eighth of these bytes.
+        listener = listener_of(node, request_bytes=RequestBytes(80_000))
+        stranger, ann = KafkaClient(listener.connection()), KafkaClient(listener.connection())
+        assert (await ann.call(17, 1, mechanism="PLAIN")).error_code == 0
+        stranger.send((60_000).to_bytes(4, "big") + bytes(50_000))
+        assert (await authenticate(ann, plain(*ADMIN))).error_code == 0
+        assert not ann.transport.is_paused
+        assert await is_served(ann)
 
 
 @virtual
