@@ -33,7 +33,13 @@ from raft_meta.machine import (
 )
 from raft_meta.machine import commands as c
 from raft_meta.machine.access import access, audit
-from raft_meta.machine.codec import LEVELS, encode_error, encode_response
+from raft_meta.machine.codec import (
+    CODES_LEVEL,
+    LEVELS,
+    encode_code,
+    encode_error,
+    encode_response,
+)
 from raft_meta.machine.copies import replace
 from raft_meta.machine.groups import classic_groups, consumers, groups, offsets
 from raft_meta.machine.image import AuditEntry, Image
@@ -73,7 +79,8 @@ ClientCommand = (
 class Applied:
     """The result of one command. ``error``: the refusal, which ``response`` also holds, encoded.
 
-    A recognised retry has the first response and no ``error``. ``change``: the audit entry of the command, if any.
+    A recognised retry has the response that the image keeps, and no ``error``. ``change``: the audit entry of the
+    command, if any.
     """
 
     image: Image
@@ -99,9 +106,10 @@ def apply(image: Image, index: int, envelope: c.Envelope) -> Applied:
     refusal: MilenaError | None = None
     try:
         outcome = _dispatch(image, index, now_ms, envelope.command)
-        response = encode_response(outcome.response)
+        response = kept = encode_response(outcome.response)
     except _REFUSALS as error:
         outcome, response, refusal = Outcome(image), encode_error(error), error
+        kept = encode_code(error) if image.feature_level >= CODES_LEVEL else response
     if outcome.image.now_ms < image.now_ms:
         now_ms = outcome.image.now_ms
     after, change = outcome.image, None
@@ -111,7 +119,7 @@ def apply(image: Image, index: int, envelope: c.Envelope) -> Applied:
         after,
         index=index,
         now_ms=now_ms,
-        proposers=proposers.with_response(after, envelope, response),
+        proposers=proposers.with_response(after, envelope, kept),
     )
     return Applied(after, response, refusal, change)
 

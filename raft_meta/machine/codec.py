@@ -2,7 +2,8 @@
 
 Envelope: msgpack ``[version, proposer, incarnation, sequence, now_ms, tag, fields]``, and the principal if there is
 one; tags below never change meaning.
-Response: msgpack ``[version, value]``, or ``[version, code, message]`` for a refusal.
+Response: msgpack ``[version, value]``, or ``[version, code, message]`` for a refusal. In an image, the message is empty
+from ``CODES_LEVEL`` on.
 
 Image: ``MLNI`` and a version byte, then frames, all big-endian:
 
@@ -41,6 +42,9 @@ T = TypeVar("T")
 FORMAT_VERSION = 1
 FEATURE_LEVEL_MAX = 12
 """The highest feature level that this release knows."""
+CODES_LEVEL = 12
+"""The feature level from which on the image keeps the code of a refusal, and not its message. So nodes of two releases
+that word a refusal differently have equal images."""
 
 TAGS: dict[int, type[c.Command]] = {
     1: c.InitCluster,
@@ -201,6 +205,11 @@ def encode_error(error: MilenaError) -> bytes:
     return _packed([FORMAT_VERSION, error.code, error.message])
 
 
+def encode_code(error: MilenaError) -> bytes:
+    """Encode a refusal as the image keeps it from ``CODES_LEVEL`` on: without its message."""
+    return _packed([FORMAT_VERSION, error.code, ""])
+
+
 def decode_response(data: bytes) -> Response:
     """Decode a command's response.
 
@@ -212,7 +221,7 @@ def decode_response(data: bytes) -> Response:
     if not isinstance(row, list) or not row or row[0] != FORMAT_VERSION:
         raise CorruptLogError("Not a response of a format that this release knows.")
     if len(row) == 3 and isinstance(row[1], str) and isinstance(row[2], str):
-        raise _error_of(row[1])(row[2])
+        raise _error_of(row[1])(row[2] or f"An earlier try of this got the response {row[1]}.")
     if len(row) != 2:
         raise CorruptLogError("Not a response.")
     return _response_of(row[1])

@@ -1,6 +1,7 @@
 """``apply``: order, clock, refusals and what must stop a node."""
 
 from dataclasses import replace
+from typing import NoReturn
 
 import pytest
 
@@ -16,6 +17,7 @@ from raft_meta.machine import codec
 from raft_meta.machine import commands as c
 from raft_meta.machine.apply import apply
 from raft_meta.machine.image import Image
+from raft_meta.machine.topics import topics
 from tests.support.machine.images import TOPIC_ID, Cluster, register
 
 
@@ -61,8 +63,35 @@ def test_a_retry_is_answered_and_not_applied_again() -> None:
     assert again.image == replace(first.image, index=again.image.index)
 
 
-def test_a_retry_of_a_refused_command_is_refused_with_the_same_words() -> None:
-    cluster = Cluster()
+def test_a_retry_of_a_refused_command_is_refused_with_the_same_code() -> None:
+    cluster = Cluster(level=codec.CODES_LEVEL)
+    once = cluster.envelope(c.DeleteTopic(topic_id=TOPIC_ID))
+    cluster.apply(once)
+    with pytest.raises(TopicNotFoundError, match="An earlier try of this"):
+        codec.decode_response(cluster.apply(once).response)
+
+
+def test_nodes_that_word_a_refusal_differently_have_the_same_image(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As two releases may, while a cluster is upgraded node by node."""
+
+    def image_with(words: str) -> Image:
+        def refuse(*_: object) -> NoReturn:
+            raise TopicNotFoundError(words)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(topics, "apply", refuse)
+            cluster = Cluster(level=codec.CODES_LEVEL)
+            assert cluster.do(c.DeleteTopic(topic_id=TOPIC_ID)).error is not None
+            return cluster.image
+
+    one, other = image_with("is no topic"), image_with("is not a topic")
+    assert codec.image_hash(one) == codec.image_hash(other)
+
+
+def test_below_the_level_of_codes_the_image_has_the_words_that_earlier_releases_keep() -> None:
+    cluster = Cluster(level=codec.CODES_LEVEL - 1)
     once = cluster.envelope(c.DeleteTopic(topic_id=TOPIC_ID))
     first = cluster.apply(once)
     assert cluster.apply(once).response == first.response
