@@ -1,6 +1,6 @@
 """The port through which handlers show and change users, tokens, access control entries and the mode."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -8,6 +8,13 @@ from milena.model.access import ANY_NAME, AccessMode, PatternType, ScramMechanis
 from milena.model.quotas import QuotaKey
 from milena.model.secret import Secret
 from raft_meta.machine.image import Acl, Grant, ScramCredential, Token, User
+
+UserCheck = Callable[[User | None], None]
+"""Raises an error if the caller may not change this user; None stands for a user that is not there yet."""
+
+
+def unchecked(user: User | None) -> None:
+    """Allow a change of any user, because no caller requested it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +114,7 @@ class AccessPort(Protocol):
         keeps_previous: bool,
         revokes_tokens: bool = False,
         scram: bool | None = None,
+        check: UserCheck = unchecked,
     ) -> tuple[User, bool]:
         """Create a user, or change those fields of an existing user that are not None.
 
@@ -116,17 +124,25 @@ class AccessPort(Protocol):
         ``scram``: whether the user has SCRAM credentials, which are made from ``password``. None: a new password
         renews those that the user has.
 
+        ``check`` gets the user that is changed. Handlers must not check the user in this node's image alone, because
+        the image may be older than the user, or than its rank.
+
         Raises:
             LastSuperuserError, AccessLimitError, StaleVersionError, TooManyRequestsError: nothing was changed.
         """
 
     async def alter_scram(
-        self, name: str, *, put: Sequence[ScramCredential], removed: Collection[ScramMechanism]
+        self,
+        name: str,
+        *,
+        put: Sequence[ScramCredential],
+        removed: Collection[ScramMechanism],
+        check: UserCheck = unchecked,
     ) -> None:
         """Put SCRAM credentials in the place of those of the same mechanisms, and remove those of other mechanisms.
 
         The user's passwords and its other credentials stay. If something is put, a missing user is created, without a
-        password.
+        password. ``check``: as for ``put_user``.
 
         Raises:
             UserNotFoundError: the user has no credential of a mechanism in ``removed``.

@@ -8,7 +8,7 @@ import base64
 import ipaddress
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-from http_api.access.port import AclSelection, RequestedToken
+from http_api.access.port import AclSelection, RequestedToken, UserCheck, unchecked
 from milena.model.access import ANY_HOST, AccessMode, ScramMechanism
 from milena.model.clock import Clock
 from milena.model.errors import (
@@ -121,6 +121,7 @@ class AccessService:
         keeps_previous: bool,
         revokes_tokens: bool = False,
         scram: bool | None = None,
+        check: UserCheck = unchecked,
     ) -> tuple[User, bool]:
         """Create a user, or change the given properties of it; return the user, and whether it is new."""
         verifier = None
@@ -139,6 +140,8 @@ class AccessService:
         for _ in range(TRIES_MAX):
             image = await self._metadata.current_image()
             present = image.users.get(name)
+            # A change between this check and the command is noticed, because the version then differs.
+            check(present)
             credentials = await self._credentials(present, password, made, scram=scram)
             verifiers = () if present is None else present.verifiers
             if verifier is not None:
@@ -181,13 +184,19 @@ class AccessService:
         return tuple(made[mechanism] for mechanism in sorted(wanted))
 
     async def alter_scram(
-        self, name: str, *, put: Sequence[ScramCredential], removed: Collection[ScramMechanism]
+        self,
+        name: str,
+        *,
+        put: Sequence[ScramCredential],
+        removed: Collection[ScramMechanism],
+        check: UserCheck = unchecked,
     ) -> None:
         """Put credentials in the place of those of the same mechanisms, and remove others; create a missing user."""
         self._check_level("change SCRAM credentials", SCRAM_LEVEL)
         for _ in range(TRIES_MAX):
             image = await self._metadata.current_image()
             present = image.users.get(name)
+            check(present)
             by_mechanism = {} if present is None else {one.mechanism: one for one in present.scram}
             for mechanism in removed:
                 if by_mechanism.pop(mechanism, None) is None:

@@ -7,10 +7,12 @@ These rules keep a caller from gaining rights that it does not have. They hold i
 - a token with grants cannot create tokens, and sees and deletes only itself among its user's tokens.
 """
 
+from functools import partial
+
 from aiohttp import web
 
 from http_api.access.callers import UNCERTAIN, Caller
-from http_api.access.port import RequestedToken
+from http_api.access.port import RequestedToken, UserCheck
 from http_api.describing.pages import LIMIT_OR_MOST, RowPage, matching
 from http_api.describing.schemas import Fields
 from http_api.protocol.answers import empty_answer, json_answer
@@ -123,9 +125,12 @@ async def put_user(call: Call) -> web.Response:
     # SCRAM credentials are weaker than the hash of a password, so an operator decides whether a user has them.
     if is_own and password is not None and scram is None:
         call.rights.has_asked = True
+        check: UserCheck = partial(_require_itself, caller)
     else:
         call.rights.authorize(Operation.ALTER, ResourceType.CLUSTER, [CLUSTER_NAME])
-        _require_power_over(call, name, gives=bool(is_superuser))
+        check = partial(_require_power_over, call, name, gives=bool(is_superuser))
+        # Also before the password is hashed, which takes long.
+        check(call.ports.metadata.image.users.get(name))
     user, is_new = await call.ports.access.put_user(
         name,
         password=password,
@@ -133,6 +138,7 @@ async def put_user(call: Call) -> web.Response:
         keeps_previous=keeps_previous,
         revokes_tokens=revokes_tokens,
         scram=scram,
+        check=check,
     )
     changed = [
         word
@@ -152,7 +158,7 @@ async def put_user(call: Call) -> web.Response:
 async def delete_user(call: Call) -> web.Response:
     """Delete a user, with its tokens and entries."""
     name = call.names["user"]
-    _require_power_over(call, name, gives=False)
+    _require_power_over(call, name, call.ports.metadata.image.users.get(name), gives=False)
     await call.ports.access.delete_user(name)
     call.rights.tell(f"user {name}: deleted")
     return empty_answer()
@@ -168,9 +174,14 @@ def _user(call: Call, user: User) -> dict[str, object]:
     }
 
 
-def _require_power_over(call: Call, name: str, *, gives: bool) -> None:
+def _require_itself(caller: Caller, present: User | None) -> None:
+    """Require that the user is still the one that authenticated. Otherwise a deleted user could create itself again."""
+    if present is None or present.created_index != caller.user_index:
+        raise UnauthenticatedError(f"user {caller.user} was deleted while its password was changed")
+
+
+def _require_power_over(call: Call, name: str, present: User | None, *, gives: bool) -> None:
     """Require a superuser if user ``name`` is a superuser, or would become one (``gives``)."""
-    present = call.ports.metadata.image.users.get(name)
     if gives or (present is not None and present.is_superuser):
         _require_superuser(call, f"change superuser {name}")
 

@@ -6,6 +6,7 @@ Source: KIP-554.
 """
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from http_api.protocol.kafka_codes import KafkaCode
@@ -127,17 +128,16 @@ def _credential(asked: cold.Message) -> ScramCredential:
     return credential
 
 
-def _check_power(services: KafkaServices, call: KafkaCall, name: str) -> None:
+def _check_power(call: KafkaCall, user: User | None) -> None:
     """Require a superuser if the user is one, because its credentials give its rights.
 
     Raises:
         ForbiddenError: the caller is none.
     """
-    present = services.metadata.image.users.get(name)
     caller = call.rights.caller
-    if present is not None and present.is_superuser and not caller.is_superuser:
+    if user is not None and user.is_superuser and not caller.is_superuser:
         raise ForbiddenError(
-            f"only a superuser may change superuser {name}, and {caller.principal} is none",
+            f"only a superuser may change superuser {user.name}, and {caller.principal} is none",
             resource_type=ResourceType.CLUSTER,
         )
 
@@ -156,7 +156,6 @@ async def _alter(services: KafkaServices, call: KafkaCall) -> Body:
         if count > ITEMS_MAX:
             raise too_many(count)
         name = of_user.name
-        _check_power(services, call, name)
         # All changes of a user are made, or none.
         if repeated(row.mechanism for row in (*of_user.removed, *of_user.put)):
             raise _repeated(name)
@@ -165,7 +164,9 @@ async def _alter(services: KafkaServices, call: KafkaCall) -> Body:
         if name not in services.metadata.image.users:
             check_no_dots("user", name)
         try:
-            await services.access.port.alter_scram(name, put=put, removed=removed)
+            await services.access.port.alter_scram(
+                name, put=put, removed=removed, check=partial(_check_power, call)
+            )
         except InvalidAccessError as error:
             raise ItemError(KafkaCode.UNACCEPTABLE_CREDENTIAL, error.message) from error
 

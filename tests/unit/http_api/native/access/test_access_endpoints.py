@@ -12,11 +12,11 @@ from milena.model.errors import NoQuorumError
 from node.access.callers import VERIFIED_MS
 from node.config.options import OPTIONS
 from raft_meta.machine.access.access import SCRAM_LEVEL
-from raft_meta.machine.commands import AlterAcls
+from raft_meta.machine.commands import AlterAcls, DeleteUser, PutUser
 from tests.support.fakes.ports import CLUSTER_ID, FakeNode
 from tests.support.http.api_server import serving
 from tests.support.http.contract import ACL
-from tests.support.http.credentials import Allowed, ClosedNode, basic
+from tests.support.http.credentials import VERIFIER, Allowed, ClosedNode, basic
 
 ROOT = basic("root")
 JSON = {"Content-Type": "application/json"}
@@ -197,6 +197,48 @@ async def test_who_administers_access_makes_no_superuser_and_touches_none(closed
     assert (await put(api, "/access", {"mode": "off"}, ann)).error == (403, 40301)
     assert (await token_of(api, "bob", headers=ann)).error == (403, 40301)
     assert (await token_of(api, "root", headers=ann)).error == (403, 40301)
+
+
+async def test_a_node_that_is_behind_lets_nobody_change_a_user_that_is_a_superuser_by_now(closed):
+    api, node = closed
+    ann, bob = node.user("ann", *ADMIN), node.user("bob")
+
+    def promoted():
+        user = node.node.image.users["bob"]
+        put = PutUser(name="bob", version=user.version, verifiers=(VERIFIER,), is_superuser=True)
+        node.store.apply(put)
+
+    # What another node did arrives with the barrier before the change.
+    arrives(node, promoted)
+    assert (await put(api, "/users/bob", {"password": "mine now!"}, ann)).error == (403, 40301)
+    assert (await api.get("/access", headers=bob)).json["is_superuser"] is True
+
+
+@pytest.mark.parametrize("is_made_again", [False, True])
+async def test_a_user_that_is_deleted_meanwhile_does_not_make_itself_again(closed, is_made_again):
+    api, node = closed
+    ann = node.user("ann")
+
+    def deleted():
+        node.store.apply(DeleteUser(name="ann"))
+        if is_made_again:
+            node.user("ann")
+
+    arrives(node, deleted)
+    assert (await put(api, "/users/ann", {"password": "her new one"}, ann)).error == (401, 40101)
+    assert ("ann" in node.node.image.users) is is_made_again
+
+
+def arrives(node, change):
+    """Let a change of another node arrive with the next barrier."""
+    barrier = node.node.current_image
+
+    async def current_image():
+        node.node.current_image = barrier
+        change()
+        return await barrier()
+
+    node.node.current_image = current_image
 
 
 async def test_who_came_with_a_password_changes_its_own(closed):

@@ -6,6 +6,7 @@ from typing import Any
 from milena.model.access import AccessMode, Operation, ResourceType, ScramMechanism
 from milena.model.secret import Secret
 from node.kafka.apis import items
+from raft_meta.machine.image import Image
 from tests.support.clusters.kafka_clients import (
     ADMIN,
     ANN,
@@ -216,6 +217,30 @@ async def test_only_a_superuser_changes_a_superuser() -> None:
         assert node.metadata.image.users["admin"].scram == ()
         assert await alter(root, *rows) == {"admin": 0, "bob": 0}
         assert await alter(ann, delete("admin")) == {"admin": CLUSTER_REFUSED}
+
+
+@virtual
+async def test_a_user_that_became_a_superuser_before_the_change_is_one() -> None:
+    """The image of a node may be behind. What the others did arrives with the barrier before the change."""
+    async with cluster_of(Cluster(node_ids=(1,))) as cluster:
+        node = cluster.nodes[1]
+        await close_cluster(
+            node, acl("ann", Operation.ALTER, ResourceType.CLUSTER, "kafka-cluster")
+        )
+        ann = client_of(node)
+        assert (await sign_in(ann, plain(*ANN))).error_code == 0
+        barrier = node.metadata.current_image
+
+        async def current_image() -> Image:
+            node.metadata.current_image = barrier  # type: ignore[method-assign]
+            await node.access.put_user(
+                "bob", password=None, is_superuser=True, keeps_previous=False
+            )
+            return await barrier()
+
+        node.metadata.current_image = current_image  # type: ignore[method-assign]
+        assert await alter(ann, upsert("bob")) == {"bob": CLUSTER_REFUSED}
+        assert node.metadata.image.users["bob"].scram == ()
 
 
 @virtual
