@@ -130,8 +130,9 @@ def _found(
         wrong = None if may else KafkaCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     if wrong is not None:
         return wrong, -1, "", -1
+    # Every node serves all transactional ids, so the coordinator of one is a node that the client can reach.
     is_group = kind == GROUP
-    broker_id = coordinator_of(image, key) if is_group else _server_of_id(services, call, key)
+    broker_id = coordinator_of(image, key) if is_group else chosen(reachable(services, call), key)
     if broker_id == own:
         return KafkaCode.NONE, own, here.host, here.port
     broker = None if broker_id is None else image.brokers.get(broker_id)
@@ -141,17 +142,16 @@ def _found(
     return KafkaCode.NONE, broker_id, *address
 
 
-def _server_of_id(services: KafkaServices, call: KafkaCall, transactional_id: str) -> int | None:
-    """Return a broker for a transactional id. All serve all ids, so it is one that the client can reach."""
+def reachable(services: KafkaServices, call: KafkaCall) -> list[int]:
+    """Return the live brokers that the client of a request can reach."""
     image, own = services.metadata.image, services.metadata.node_id
-    reachable = [
+    return [
         broker.broker_id
         for broker in image.brokers.values()
         if not broker.is_fenced
         and not broker.is_draining
         and (broker.broker_id == own or broker.kafka_address(call.address.listener) is not None)
     ]
-    return chosen(reachable, transactional_id)
 
 
 # -- members ---------------------------------------------------------------------------------------

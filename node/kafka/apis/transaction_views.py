@@ -15,11 +15,11 @@ from milena.model.errors import MilenaError
 from milena.model.turns import one_turn
 from node.config.budgets import BARRIER_MS
 from node.kafka.apis.api import Api, Body, KafkaCall, KafkaServices
-from node.kafka.apis.groups import check_count
+from node.kafka.apis.groups import check_count, reachable
 from node.kafka.apis.leading import led_here
 from node.kafka.rights import needs
 from node.replica.runner import PartitionRunner
-from raft_meta.machine.groups.coordinators import Coordinators
+from raft_meta.machine.groups.coordinators import chosen
 from raft_meta.machine.image import Image, KafkaTransactionalId
 from raft_meta.machine.producers import ABORTED, COMMITTED
 
@@ -44,7 +44,7 @@ async def _list(services: KafkaServices, call: KafkaCall) -> Body:
     unknown = [state for state in dict.fromkeys(states) if state not in known]
     longest_ms = request.duration_filter if call.version >= 1 else -1
     image, now_ms = services.metadata.image, services.clock.wall_ms()
-    coordinators = Coordinators(image)
+    coordinators, own = reachable(services, call), services.metadata.node_id
     is_seen = call.rights.seen(ResourceType.TRANSACTIONAL_ID)
     # A filter by producer ids needs no look at all rows.
     names = [image.transactional_names.get(number, "") for number in ids]
@@ -58,7 +58,7 @@ async def _list(services: KafkaServices, call: KafkaCall) -> Body:
             and is_seen(name)
             and (not states or _state_of(row) in states)
             and (longest_ms < 0 or (row.is_open and now_ms - row.began_ms > longest_ms))
-            and (call.address.is_shared or coordinators.of(name) == services.metadata.node_id)
+            and (call.address.is_shared or chosen(coordinators, name) == own)
         ):
             rows.append(
                 {

@@ -2,20 +2,24 @@
 
 from typing import Any
 
-from tests.support.clusters.kafka_clients import client_of
+from tests.support.clusters.kafka_clients import client_of, clients_of
 from tests.support.clusters.nodes import Cluster
 from tests.support.time.virtual_time import virtual
 from tests.unit.node.kafka.apis.test_transactions import sessions
 
 
-async def listed(cluster: Cluster, *, version: int = 1, **filters: Any) -> list[tuple[str, str]]:
-    """Name and state of the transactions that all brokers list together."""
+async def listed(
+    cluster: Cluster, *node_ids: int, version: int = 1, **filters: Any
+) -> list[tuple[str, str]]:
+    """Name and state of the transactions that brokers with the interface list together; without ids, all have it."""
     asked = {"state_filters": [], "producer_id_filters": [], "duration_filter": -1} | filters
     rows = []
-    for node in cluster.nodes.values():
-        found = await client_of(node).call(66, version, **asked)
-        assert found.error_code == 0
-        rows += [(row.transactional_id, row.transaction_state) for row in found.transaction_states]
+    async with clients_of(cluster, *(node_ids or cluster.nodes)) as clients:
+        for client in clients.values():
+            found = await client.call(66, version, **asked)
+            assert found.error_code == 0
+            told = found.transaction_states
+            rows += [(row.transactional_id, row.transaction_state) for row in told]
     return sorted(rows)
 
 
@@ -43,6 +47,13 @@ async def test_each_transaction_is_listed_by_one_broker_with_its_state() -> None
             66, 1, state_filters=["Other"], producer_id_filters=[], duration_filter=-1
         )
         assert found.unknown_state_filters == ["Other"]
+
+
+@virtual
+async def test_brokers_that_clients_reach_list_the_transactions_of_all_others() -> None:
+    names = [f"tx{number}" for number in range(12)]
+    async with sessions(*names) as (cluster, *_):
+        assert await listed(cluster, 1, 2) == sorted((name, "Empty") for name in names)
 
 
 @virtual
