@@ -57,35 +57,44 @@ class GroupSync:
         self._is_scheduled = False
         """Whether ``begin_soon`` was called, and its turn has not come."""
         self._is_quiet = False
-        """Whether the end of the present sync need not wake the loop."""
+        """Whether the end of the present sync, or of the one that is scheduled, need not wake the loop."""
         self._ended: tuple[Future[None], SyncTicket, MonotonicMs] | None = None
         """A sync that has ended, and when. Set on the worker thread."""
 
     def begin_soon(self) -> None:
-        """Start a quiet sync if one is needed, behind everything that is scheduled for the loop's next turn."""
+        """Start a sync if one is needed, behind everything that is scheduled for the loop's next turn.
+
+        It is quiet unless a writer waits for its end until then.
+        """
         if self._is_scheduled or not self._log.flushing.is_due(self._clock.now_ms()):
             return
         self._is_scheduled = True
-        asyncio.get_running_loop().call_soon(self._begin_quiet)
+        if self._sync is None:
+            self._is_quiet = True
+        asyncio.get_running_loop().call_soon(self._begin_scheduled)
 
-    def _begin_quiet(self) -> None:
+    def _begin_scheduled(self) -> None:
         self._is_scheduled = False
         if self._sync is not None:
             # The next sync must start as soon as this one ends.
             self.await_end()
             return
         with changes_replica(self._on_fatal):
-            self._maybe_start(is_quiet=True)
+            self._maybe_start()
 
     def maybe_begin(self) -> None:
         """Start a sync if the log needs one and none runs. When a sync ends, the next one starts if needed."""
         if self._sync is None:
-            self._maybe_start(is_quiet=False)
+            self._is_quiet = False
+            self._maybe_start()
         else:
             self.await_end()
 
     def await_end(self) -> None:
-        """Take in the end of the present sync in the turn after it ended, or in the next turn if it has ended."""
+        """Take in the end of the present sync in the turn after it ended, or in the next turn if it has ended.
+
+        The same holds for a sync that is scheduled.
+        """
         # In this order. ``_call_back`` first sets ``_ended`` and then reads ``_is_quiet``. So either this method sees
         # the end, or the end wakes the loop.
         self._is_quiet = False
@@ -103,7 +112,7 @@ class GroupSync:
             self._ended = None
             self._on_synced(*ended)
 
-    def _maybe_start(self, *, is_quiet: bool) -> None:
+    def _maybe_start(self) -> None:
         if self._is_closed:
             return
         if not self._log.flushing.is_due(self._clock.now_ms()):
@@ -112,7 +121,6 @@ class GroupSync:
         if ticket is None:
             return
         self._began_ms = self._clock.now_ms()
-        self._is_quiet = is_quiet
         # ``submit`` returns a future of the pool, whose callback schedules ``_on_synced``. ``run_in_executor`` would
         # need one more turn of the event loop, so the writers would be answered later.
         loop = asyncio.get_running_loop()

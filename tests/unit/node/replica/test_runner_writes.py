@@ -490,6 +490,17 @@ class TestQuietSyncs:
         assert (task.result().base_offset, task.result().is_duplicate) == (0, True)
 
     @virtual
+    async def test_a_duplicate_that_waits_before_it_begins_hears_of_its_end(self) -> None:
+        bench = leading((1, 2))
+        data = batch("a", key=KEY)
+        header = decode_header(data)
+        for acks in (Acks.ALL, Acks.LEADER):
+            # Both in one turn of the loop. The sync begins in the next one.
+            found = bench.runner.append(data, header, acks=acks, timeout_ms=500, at_once=True)
+        await settle()
+        assert (found.result().base_offset, found.result().is_duplicate) == (0, True)
+
+    @virtual
     async def test_a_write_during_it_is_synced_as_soon_as_it_ends(self) -> None:
         bench = leading((1, 2))
         bench.pool.hold()
