@@ -152,9 +152,7 @@ COMMIT_TRANSACTION = request(
     writes=listing(WRITTEN_EXTENT, "what is not named here is aborted"),
     offsets=Optional(_OFFSETS),
 )
-ABORT_TRANSACTION = request(
-    "AbortTransactionIn",
-)
+ABORT_TRANSACTION = request("AbortTransactionIn")
 
 _CONFIG_VALUE: Part = {
     "description": "text; numbers and booleans are taken as theirs",

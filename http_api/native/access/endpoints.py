@@ -15,10 +15,10 @@ from milena.model.access import Operation
 _CHANGE_ERRORS = (InvalidFieldError, e.InvalidAccessError, *CHANGE_ERRORS)
 _GONE = (Answer(status=204, description="It is gone"),)
 
-_acce_route = partial(route, tag=Tag.ACCESS)
+_access_route = partial(route, tag=Tag.ACCESS)
 
 ACCESS_ROUTES = (
-    _acce_route(
+    _access_route(
         "GET /access",
         "getAccess",
         access.get_access,
@@ -26,7 +26,7 @@ ACCESS_ROUTES = (
         ok(shapes.ACCESS, "The mode, and who this is"),
         access=KNOWN,
     ),
-    _acce_route(
+    _access_route(
         "PUT /access",
         "setAccess",
         access.put_access,
@@ -40,7 +40,7 @@ ACCESS_ROUTES = (
         body=Body(content=json_content(shapes.ACCESS_CHANGE)),
         errors=(e.LastSuperuserError, *_CHANGE_ERRORS),
     ),
-    _acce_route(
+    _access_route(
         "GET /users",
         "listUsers",
         access.list_users,
@@ -51,7 +51,7 @@ ACCESS_ROUTES = (
         access=on_cluster(Operation.DESCRIBE),
         is_current=True,
     ),
-    _acce_route(
+    _access_route(
         "GET /users/{user}",
         "getUser",
         access.get_user,
@@ -61,7 +61,7 @@ ACCESS_ROUTES = (
         is_current=True,
         errors=(e.UserNotFoundError,),
     ),
-    _acce_route(
+    _access_route(
         "PUT /users/{user}",
         "putUser",
         access.put_user,
@@ -84,7 +84,7 @@ ACCESS_ROUTES = (
             *_CHANGE_ERRORS,
         ),
     ),
-    _acce_route(
+    _access_route(
         "DELETE /users/{user}",
         "deleteUser",
         access.delete_user,
@@ -94,7 +94,7 @@ ACCESS_ROUTES = (
         description="With its tokens, and the access control entries that name it.",
         errors=(e.UserNotFoundError, e.LastSuperuserError, *CHANGE_ERRORS),
     ),
-    _acce_route(
+    _access_route(
         "GET /users/{user}/tokens",
         "listTokens",
         access.list_tokens,
@@ -106,7 +106,7 @@ ACCESS_ROUTES = (
         is_current=True,
         errors=(e.UserNotFoundError,),
     ),
-    _acce_route(
+    _access_route(
         "POST /users/{user}/tokens",
         "createToken",
         access.create_token,
@@ -127,7 +127,7 @@ ACCESS_ROUTES = (
         body=Body(content=json_content(shapes.NEW_TOKEN), is_required=False),
         errors=(e.UserNotFoundError, e.AccessLimitError, *_CHANGE_ERRORS),
     ),
-    _acce_route(
+    _access_route(
         "DELETE /users/{user}/tokens/{token}",
         "deleteToken",
         access.delete_token,

@@ -21,6 +21,7 @@ KAFKA_ONE = "one Kafka client, one record, acks=all"
 HTTP_ONE = "one HTTP client, one record, acks=all, the same nodes"
 
 _kafka = partial(Target, stage="kafka")
+_idle = partial(Target, stage="kafka-idle", subject=IDLE_CONNECTIONS, durability=Durability.NONE)
 
 ROWS: tuple[Target, ...] = (
     _kafka(
@@ -58,53 +59,44 @@ ROWS: tuple[Target, ...] = (
         floor=1.2,
         ambition=0.9,
     ),
-    Target(
+    _kafka(
         name="kafka-read-json",
         what="JSON fetch of records of Kafka clients / of records of HTTP clients",
-        stage="kafka",
         subject=JSON_V2,
         reference=JSON_COLUMNS,
         durability=Durability.NONE,
         floor=0.8,
         ambition=1.0,
     ),
-    Target(
+    _kafka(
         name="kafka-transactions",
         what="transactions of one record, 64 Kafka producers / as many HTTP sessions",
-        stage="kafka",
         subject=KAFKA_TRANSACTIONS,
         reference=HTTP_SESSIONS,
         durability=Durability.DURABLE,
         floor=0.4,
         ambition=0.8,
     ),
-    Target(
+    _kafka(
         name="kafka-members",
         what="100 classic members, first JoinGroup until all have their assignment, ms",
-        stage="kafka",
         subject=MEMBERS_JOIN,
         quantity=Quantity.P50,
         durability=Durability.NONE,
         floor=2_000,
         ambition=700,
     ),
-    Target(
+    _idle(
         name="kafka-idle-cpu",
         what="listener and 1,000 idle connections, % of a core beyond a node without",
-        stage="kafka-idle",
-        subject=IDLE_CONNECTIONS,
         quantity=Quantity.CPU,
-        durability=Durability.NONE,
         floor=0.5,
         ambition=0.1,
     ),
-    Target(
+    _idle(
         name="kafka-idle-memory",
         what="the same, MB beyond a node without",
-        stage="kafka-idle",
-        subject=IDLE_CONNECTIONS,
         quantity=Quantity.MEMORY,
-        durability=Durability.NONE,
         floor=45,
         ambition=30,
     ),
