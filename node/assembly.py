@@ -31,6 +31,7 @@ from node.access.service import AccessService
 from node.config.kinds import Address
 from node.config.options import NodeConfig
 from node.consumers.consumer_assembly import RestConsumers
+from node.context import NodeContext
 from node.control.controller import Controller, ControllerSettings
 from node.control.membership import Identity, Membership
 from node.control.messages import HEARTBEAT
@@ -373,18 +374,17 @@ class Assembly:
 
     def _build_services(self) -> None:
         config, ports = self.config, self._ports
-        self.transaction_sight = TransactionSight(
-            metadata=self.metadata,
-            markers=self.transaction_markers,
-            peer=ports.peers,
-            clock=self.clock,
-        )
-        self.producers = ProducerService(
+        self.context = node = NodeContext(
             metadata=self.metadata,
             replicas=self.replicas,
-            peer=ports.peers,
-            sight=self.transaction_sight,
+            membership=self.membership,
+            peers=ports.peers,
+            clock=self.clock,
+            counts=self.counts,
+            pool=ports.pool,
         )
+        self.transaction_sight = TransactionSight(node, markers=self.transaction_markers)
+        self.producers = ProducerService(node, sight=self.transaction_sight)
         self.admin = AdminService(
             metadata=self.metadata,
             defaults=TopicDefaults(
@@ -396,25 +396,15 @@ class Assembly:
             new_topic_id=self._new_id,
             producers=self.producers,
         )
-        self.transaction_lookup = TransactionLookup(
-            metadata=self.metadata, replicas=self.replicas, peer=ports.peers, clock=self.clock
-        )
+        self.transaction_lookup = TransactionLookup(node)
         self.produce = ProduceService(
-            metadata=self.metadata,
-            replicas=self.replicas,
-            membership=self.membership,
-            peer=ports.peers,
-            clock=self.clock,
-            counts=self.counts,
+            node,
             producers=self.producers,
             lookup=self.transaction_lookup,
             topic_to_write=self.admin.topic_to_write,
         )
         self.transactions = TransactionService(
-            metadata=self.metadata,
-            clock=self.clock,
-            standing=self.membership,
-            counts=self.counts,
+            node,
             ends=self.transaction_ends,
             to_leader=self.produce.to_leader,
             lookup=self.transaction_lookup,
@@ -423,51 +413,23 @@ class Assembly:
             producers=self.producers,
         )
         self.transactional_ids = TransactionalIds(
-            metadata=self.metadata,
-            clock=self.clock,
-            ends=self.transaction_ends,
-            lookup=self.transaction_lookup,
-            peer=ports.peers,
-            counts=self.counts,
+            node, ends=self.transaction_ends, lookup=self.transaction_lookup
         )
-        self.reads = ReadService(
-            metadata=self.metadata,
-            replicas=self.replicas,
-            peer=ports.peers,
-            topic_to_read=self.admin.topic,
-            standing=self.membership,
-            counts=self.counts,
-        )
-        self.deletions = DeletionService(
-            metadata=self.metadata,
-            replicas=self.replicas,
-            peer=ports.peers,
-            clock=self.clock,
-            topic_to_read=self.admin.topic,
-            standing=self.membership,
-        )
+        self.reads = ReadService(node, topic_to_read=self.admin.topic)
+        self.deletions = DeletionService(node, topic_to_read=self.admin.topic)
         self.audit_writer = AuditWriter(
-            metadata=self.metadata,
+            node,
             offsets=self.reads.offsets,
             fetch=self.reads.fetch,
             write=self.produce.write_own,
-            clock=self.clock,
-            contained=self.counts.contained,
         )
         self.elections = ElectionService(self.metadata)
-        self.reassignments = ReassignmentService(
-            metadata=self.metadata, replicas=self.replicas, peer=ports.peers, pool=ports.pool
-        )
+        self.reassignments = ReassignmentService(node)
 
     def _build_groups(self) -> None:
         config, ports = self.config, self._ports
         self.groups = Groups(
-            metadata=self.metadata,
-            peer=ports.peers,
-            clock=self.clock,
-            pool=ports.pool,
-            counts=self.counts.groups,
-            standing=self.membership,
+            self.context,
             topic=self.admin.topic,
             fetch=self.reads.fetch,
             new_member_id=lambda: str(ports.new_uuid()),
@@ -479,19 +441,13 @@ class Assembly:
                 initial_delay_ms=config.group_initial_rebalance_delay_ms,
                 new_id=lambda: str(ports.new_uuid()),
             ),
-            contained=self.counts.contained,
         )
         self.consumers = RestConsumers(
-            metadata=self.metadata,
-            replicas=self.replicas,
-            peer=ports.peers,
-            clock=self.clock,
+            self.context,
             groups=self.groups,
             fetch=self.reads.fetch,
             report_damage=self.reads.doubt,
             topic=self.admin.topic,
-            current_image=self.admin.current_image,
-            standing=self.membership,
             new_name=lambda: f"rest-consumer-{ports.new_uuid()}",
             idle_ms=config.consumer_instance_timeout_ms,
         )
@@ -510,18 +466,9 @@ class Assembly:
             directory=self._ports.directory,
             certificate_expiry_s=self._ports.certificate_expiry_s,
         )
-        self.health = HealthService(
-            metadata=self.metadata,
-            membership=self.membership,
-            replicas=self.replicas,
-            render_metrics=self.metrics.render,
-        )
+        self.health = HealthService(self.context, render_metrics=self.metrics.render)
         self.history = HistoryService(
-            metadata=self.metadata,
-            replicas=self.replicas,
-            peer=self._ports.peers,
-            clock=self.clock,
-            counts=self.counts,
+            self.context,
             topic=self.admin.topic,
             records_end=self.reads.records_end,
             appended_ms=self.reads.appended_ms,

@@ -2,7 +2,6 @@
 
 from collections.abc import Awaitable, Callable, Mapping
 
-from milena.model.clock import Clock
 from milena.model.requests import Doubt, FetchRequest, FetchResult
 from node.consumers.consumer_coordinator import ConsumerCoordinator
 from node.consumers.consumer_expiry import ConsumerExpiry
@@ -10,13 +9,11 @@ from node.consumers.consumer_messages import RETURNED, TAIL
 from node.consumers.consumer_service import ConsumersService
 from node.consumers.consumer_sessions import IdleClocks
 from node.consumers.partition_ends import EndWatcher
-from node.control.standing import Standing
+from node.context import NodeContext
 from node.groups.group_assembly import Groups
 from node.metadata.lookup import GetTopic
-from node.metadata.store import MetadataStore
 from node.peers.messages import peer_handler
-from node.peers.port import Handler, Peers
-from node.replication.local_replicas import LocalReplicas
+from node.peers.port import Handler
 from raft_meta.machine.image import Image
 
 
@@ -28,51 +25,30 @@ class RestConsumers:
 
     def __init__(
         self,
+        node: NodeContext,
         *,
-        metadata: MetadataStore,
-        replicas: LocalReplicas,
-        peer: Peers,
-        clock: Clock,
         groups: Groups,
         fetch: Callable[[FetchRequest], Awaitable[FetchResult]],
         report_damage: Callable[[Doubt], Awaitable[None]],
         topic: GetTopic,
-        current_image: Callable[[], Awaitable[Image]],
-        standing: Standing,
         new_name: Callable[[], str],
         idle_ms: int,
     ) -> None:
         idle = IdleClocks(idle_ms)
-        self.ends = EndWatcher(metadata=metadata, replicas=replicas, peer=peer, clock=clock)
+        self.ends = EndWatcher(node)
         self.coordinator = ConsumerCoordinator(
-            metadata=metadata,
-            current_image=current_image,
-            topic=topic,
+            node,
+            groups=groups,
             fetch=fetch,
             report_damage=report_damage,
-            calls=groups.calls,
-            memberships=groups.coordinator,
-            commits=groups.commits,
-            peer=peer,
+            topic=topic,
             ends=self.ends,
             idle=idle,
-            clock=clock,
-            standing=standing,
         )
         self.expiry = ConsumerExpiry(
-            metadata=metadata,
-            calls=groups.calls,
-            coordinator=self.coordinator,
-            idle=idle,
-            clock=clock,
+            node, calls=groups.calls, coordinator=self.coordinator, idle=idle
         )
-        self.service = ConsumersService(
-            metadata=metadata,
-            calls=groups.calls,
-            current_image=current_image,
-            new_name=new_name,
-            clock=clock,
-        )
+        self.service = ConsumersService(node, calls=groups.calls, new_name=new_name)
         groups.coordinator.use_rest_members(self.coordinator)
 
     @property

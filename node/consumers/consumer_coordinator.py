@@ -12,7 +12,6 @@ from dataclasses import replace
 from msgspec import UNSET
 
 from http_api.ports.groups import by_topic, each_partition
-from milena.model.clock import Clock
 from milena.model.errors import (
     ConsumerExistsError,
     ConsumerNotFoundError,
@@ -57,15 +56,11 @@ from node.consumers.consumer_sessions import ConsumerSession, IdleClocks, Sessio
 from node.consumers.consumer_views import committed, offset_commits, partition_keys
 from node.consumers.partition_ends import EndWatcher
 from node.consumers.records_call import ArrivalCheck, RecordsCall
-from node.control.standing import Standing
-from node.groups.coordinator import GroupCoordinator
-from node.groups.coordinator_calls import CoordinatorCalls
-from node.groups.group_offsets import CommitQueue
+from node.context import NodeContext
+from node.groups.group_assembly import Groups
 from node.groups.members import member_of
 from node.metadata.lookup import GetTopic
-from node.metadata.store import MetadataStore
 from node.peers.messages import Done
-from node.peers.port import Peers
 from raft_meta.machine.access import quotas
 from raft_meta.machine.commands import ConsumerName, DeleteConsumers, PutConsumer
 from raft_meta.machine.groups import group_rules
@@ -79,9 +74,8 @@ SHARING_MS = 500
 class ConsumerStore:
     """Creates, changes and deletes REST consumers in the replicated state, by proposals to the quorum."""
 
-    def __init__(self, metadata: MetadataStore, standing: Standing) -> None:
-        self._metadata = metadata
-        self._standing = standing
+    def __init__(self, node: NodeContext) -> None:
+        self._node = node
 
     async def put(self, consumer: RestConsumer, *, is_new: bool = False) -> None:
         """Create the consumer, or change its subscription or assignment.
@@ -91,10 +85,10 @@ class ConsumerStore:
             MilenaError: the change was refused, or it is unknown whether it was made.
         """
         group_rules.check_consumer(consumer)
-        await self._metadata.propose(
+        await self._node.metadata.propose(
             PutConsumer(
-                broker_id=self._metadata.node_id,
-                broker_epoch=self._standing.broker_epoch,
+                broker_id=self._node.metadata.node_id,
+                broker_epoch=self._node.membership.broker_epoch,
                 is_new=is_new,
                 consumer=consumer,
             ),
@@ -103,10 +97,10 @@ class ConsumerStore:
 
     async def delete(self, consumers: Sequence[RestConsumer]) -> int:
         """Delete these consumers and their memberships; return how many existed."""
-        found = await self._metadata.propose(
+        found = await self._node.metadata.propose(
             DeleteConsumers(
-                broker_id=self._metadata.node_id,
-                broker_epoch=self._standing.broker_epoch,
+                broker_id=self._node.metadata.node_id,
+                broker_epoch=self._node.membership.broker_epoch,
                 consumers=tuple(
                     ConsumerName(
                         group_id=consumer.group_id,
@@ -127,52 +121,37 @@ class ConsumerCoordinator:
 
     def __init__(
         self,
+        node: NodeContext,
         *,
-        metadata: MetadataStore,
-        current_image: Callable[[], Awaitable[Image]],
         topic: GetTopic,
         fetch: Callable[[FetchRequest], Awaitable[FetchResult]],
         report_damage: Callable[[Doubt], Awaitable[None]],
-        calls: CoordinatorCalls,
-        memberships: GroupCoordinator,
-        commits: CommitQueue,
-        peer: Peers,
+        groups: Groups,
         ends: EndWatcher,
         idle: IdleClocks,
-        clock: Clock,
-        standing: Standing,
     ) -> None:
-        self._metadata = metadata
+        self._node = node
         self._topic = topic
-        self._memberships = memberships
+        self._memberships = groups.coordinator
         self._ends = ends
         self._report_damage = report_damage
-        self._clock = clock
         self._idle = idle
-        self._store = ConsumerStore(metadata, standing)
-        self._arrival = ArrivalCheck(metadata.node_id, peer)
-        self._sessions = SessionTable(
-            metadata=metadata,
-            current_image=current_image,
-            fetch=fetch,
-            coordinates=calls.coordinates,
-            memberships=memberships,
-            commits=commits,
-            idle=idle,
-            clock=clock,
-        )
-        calls.serve(CREATE, self._on_create)
-        calls.serve(DELETE, self._on_delete)
-        calls.serve(SUBSCRIBE, self._on_subscribe)
-        calls.serve(ASSIGN, self._on_assign)
-        calls.serve(VIEW, self._on_view)
-        calls.serve(SEEK, self._on_seek)
-        calls.serve(RECORDS, self._on_records)
-        calls.serve(TOKEN_RECORDS, self._on_token_records)
-        calls.serve(ACKNOWLEDGE, self._on_acknowledge)
-        calls.serve(TAKE_BACK, self._on_take_back)
-        calls.serve(COMMIT, self._on_commit)
-        calls.serve(COMMITTED, self._on_committed)
+        self._store = ConsumerStore(node)
+        self._arrival = ArrivalCheck(node)
+        self._sessions = SessionTable(node, groups=groups, fetch=fetch, idle=idle)
+        serve = groups.calls.serve
+        serve(CREATE, self._on_create)
+        serve(DELETE, self._on_delete)
+        serve(SUBSCRIBE, self._on_subscribe)
+        serve(ASSIGN, self._on_assign)
+        serve(VIEW, self._on_view)
+        serve(SEEK, self._on_seek)
+        serve(RECORDS, self._on_records)
+        serve(TOKEN_RECORDS, self._on_token_records)
+        serve(ACKNOWLEDGE, self._on_acknowledge)
+        serve(TAKE_BACK, self._on_take_back)
+        serve(COMMIT, self._on_commit)
+        serve(COMMITTED, self._on_committed)
 
     def on_image(self, image: Image) -> None:
         """Wake calls whose assignment may have changed; drop the sessions that now belong to another coordinator."""
@@ -190,7 +169,7 @@ class ConsumerCoordinator:
 
     async def _on_create(self, request: ConsumerCreateRequest) -> Done:
         # Nodes of the previous release would stop at a command with a field that they do not know.
-        is_said = self._metadata.image.feature_level >= quotas.LEVEL
+        is_said = self._node.metadata.image.feature_level >= quotas.LEVEL
         consumer = RestConsumer(
             group_id=request.group_id,
             instance=request.instance,
@@ -210,7 +189,7 @@ class ConsumerCoordinator:
             # of the same request.
             if not request.is_drawn:
                 raise
-        self._idle.hear(request.key, self._clock.now_ms())
+        self._idle.hear(request.key, self._node.clock.now_ms())
         return Done()
 
     async def _on_delete(self, request: ConsumerDeleteRequest) -> Done:
@@ -283,7 +262,7 @@ class ConsumerCoordinator:
 
         # Wait until this member holds its target partitions, but at most SHARING_MS: other members may have to release
         # some first. REST consumers release partitions at once, so the wait is usually short.
-        await self._metadata.wait_until(is_settled, timeout_ms=SHARING_MS)
+        await self._node.metadata.wait_until(is_settled, timeout_ms=SHARING_MS)
 
     async def _on_assign(self, request: ConsumerAssignRequest) -> Done:
         """Assign these partitions, without making the consumer a member of the group."""
@@ -343,7 +322,7 @@ class ConsumerCoordinator:
                 max_bytes=request.max_bytes,
                 ends=self._ends,
                 report_damage=self._report_damage,
-                clock=self._clock,
+                clock=self._node.clock,
             )
             return await call.run()
 

@@ -8,12 +8,11 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from milena.model.clock import Clock
 from milena.model.errors import MilenaError
 from node.consumers.consumer_coordinator import ConsumerCoordinator
 from node.consumers.consumer_sessions import IdleClocks
+from node.context import NodeContext
 from node.groups.coordinator_calls import CoordinatorCalls
-from node.metadata.store import MetadataStore
 from raft_meta.machine.groups.coordinators import Coordinators
 from raft_meta.machine.image import Broker, ConsumerKey, Image, RestConsumer
 
@@ -34,18 +33,16 @@ class ConsumerExpiry:
 
     def __init__(
         self,
+        node: NodeContext,
         *,
-        metadata: MetadataStore,
         calls: CoordinatorCalls,
         coordinator: ConsumerCoordinator,
         idle: IdleClocks,
-        clock: Clock,
     ) -> None:
-        self._metadata = metadata
+        self._node = node
         self._calls = calls
         self._coordinator = coordinator
         self._idle = idle
-        self._clock = clock
         self._consumers: Map[ConsumerKey, RestConsumer] | None = None
         self._brokers: Map[int, Broker] | None = None
         self._mine: dict[str, bool] = {}
@@ -54,8 +51,8 @@ class ConsumerExpiry:
     async def run(self) -> None:
         """Check periodically, until cancelled."""
         while True:
-            await self._clock.sleep(LOOK_MS)
-            image = self._metadata.image
+            await self._node.clock.sleep(LOOK_MS)
+            image = self._node.metadata.image
             if image.consumers is not self._consumers or image.brokers is not self._brokers:
                 await self._take_stock(image)
             await self._expire()
@@ -65,7 +62,7 @@ class ConsumerExpiry:
         if image.brokers is not self._brokers:
             self._mine.clear()
         coordinators = Coordinators(image)
-        node_id = self._metadata.node_id
+        node_id = self._node.metadata.node_id
         mine: set[ConsumerKey] = set()
         for count, key in enumerate(image.consumers):
             is_mine = self._mine.get(key[0])
@@ -74,25 +71,25 @@ class ConsumerExpiry:
             if is_mine:
                 mine.add(key)
             if count % SLICE == SLICE - 1:
-                await self._clock.sleep(0)
+                await self._node.clock.sleep(0)
         if len(self._mine) > 2 * len(image.consumers) + SLICE:
             self._mine.clear()
-        self._idle.keep(mine, self._clock.now_ms())
+        self._idle.keep(mine, self._node.clock.now_ms())
         self._consumers, self._brokers = image.consumers, image.brokers
 
     async def _expire(self) -> None:
         expired = [
             key
-            for key in self._idle.expired(self._clock.now_ms(), EXPIRED_AT_ONCE_MAX)
+            for key in self._idle.expired(self._node.clock.now_ms(), EXPIRED_AT_ONCE_MAX)
             if self._calls.coordinates(key[0])
         ]
-        consumers = self._metadata.image.consumers
+        consumers = self._node.metadata.image.consumers
         found = [consumers[key] for key in expired if key in consumers]
         if not found:
             return
         await asyncio.gather(*(self._coordinator.commit_arrived(key) for key in expired))
         # A call of the consumer may have arrived during the commit. Then it is not idle any more.
-        still = set(self._idle.expired(self._clock.now_ms(), 2 * EXPIRED_AT_ONCE_MAX))
+        still = set(self._idle.expired(self._node.clock.now_ms(), 2 * EXPIRED_AT_ONCE_MAX))
         gone = [c for c in found if (c.group_id, c.instance) in still]
         try:
             count = await self._coordinator.delete(gone) if gone else 0

@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 
 from msgspec import UNSET, structs
 
@@ -19,7 +19,6 @@ from http_api.ports.groups import (
     by_topic,
     each_partition,
 )
-from milena.model.clock import Clock
 from milena.model.errors import (
     FateUnknownError,
     FeatureLevelError,
@@ -62,11 +61,11 @@ from node.consumers.consumer_messages import (
     call_id_of,
 )
 from node.consumers.consumer_views import find_consumer
+from node.context import NodeContext
 from node.groups.coordinator_calls import CoordinatorCalls, Repeat
 from node.groups.subscriptions import TopicPattern
-from node.metadata.store import MetadataStore
 from raft_meta.machine.groups import group_rules
-from raft_meta.machine.image import ConsumerKey, Image
+from raft_meta.machine.image import ConsumerKey
 
 logger = logging.getLogger(__name__)
 
@@ -86,20 +85,12 @@ class ConsumersService:
     """Implements ``http_api.ports.groups.ConsumersPort``."""
 
     def __init__(
-        self,
-        *,
-        metadata: MetadataStore,
-        calls: CoordinatorCalls,
-        current_image: Callable[[], Awaitable[Image]],
-        new_name: Callable[[], str],
-        clock: Clock,
+        self, node: NodeContext, *, calls: CoordinatorCalls, new_name: Callable[[], str]
     ) -> None:
-        self._metadata = metadata
-        self._node_id = metadata.node_id
+        self._node = node
+        self._node_id = node.metadata.node_id
         self._calls = calls
-        self._current_image = current_image
         self._new_name = new_name
-        self._clock = clock
         self._call_ids = itertools.count(1)
         self._take_backs: set[asyncio.Task[None]] = set()
         self._returned: dict[ConsumerKey, str] = {}
@@ -136,9 +127,9 @@ class ConsumersService:
 
     async def _check_level(self) -> None:
         """Refuse a consumer whose commits name the next record, unless all nodes understand such commits."""
-        if self._metadata.image.feature_level >= group_rules.COMMITS_NEXT_LEVEL:
+        if self._node.metadata.image.feature_level >= group_rules.COMMITS_NEXT_LEVEL:
             return
-        level = (await self._current_image()).feature_level
+        level = (await self._node.metadata.current_image()).feature_level
         if level < group_rules.COMMITS_NEXT_LEVEL:
             raise FeatureLevelError(
                 f"'commit.offsets' is 'next': it needs feature level {group_rules.COMMITS_NEXT_LEVEL}, and the cluster "
@@ -155,12 +146,12 @@ class ConsumersService:
 
     async def commits_next(self, group: str, instance: str) -> bool:
         """Return whether an offset in the consumer's commits is that of the next record, not of the last one."""
-        found = await find_consumer(self._metadata, (group, instance), self._current_image)
+        found = await find_consumer(self._node.metadata, (group, instance))
         return found.commits_next
 
     async def format_of(self, group: str, instance: str) -> str:
         """Return the format with which the consumer was created."""
-        found = await find_consumer(self._metadata, (group, instance), self._current_image)
+        found = await find_consumer(self._node.metadata, (group, instance))
         return found.format
 
     # -- what it reads ---------------------------------------------------------------------------
@@ -205,7 +196,7 @@ class ConsumersService:
         topics = list(answer.topics)
         if answer.pattern is not None:
             matches = TopicPattern(answer.pattern).matches
-            image = await self._current_image()
+            image = await self._node.metadata.current_image()
             topics += sorted(name for name in image.topic_ids if matches(name))
         return ConsumerSubscription(
             topics=topics,
@@ -281,14 +272,14 @@ class ConsumersService:
         If the coordinator ends or its connection breaks, the response is lost and this node repeats the call. A repeat
         has the same call id, so it gets the records that the first attempt took.
         """
-        consumer = await find_consumer(self._metadata, (group, instance), self._current_image)
+        consumer = await find_consumer(self._node.metadata, (group, instance))
         wait_ms = consumer.request_timeout_ms if timeout_ms is None else timeout_ms
-        deadline_ms = self._clock.now_ms() + min(max(wait_ms, 0), WAIT_MS_MAX)
-        call_id = call_id_of(self._node_id, self._metadata.incarnation, next(self._call_ids))
+        deadline_ms = self._node.clock.now_ms() + min(max(wait_ms, 0), WAIT_MS_MAX)
+        call_id = call_id_of(self._node_id, self._node.metadata.incarnation, next(self._call_ids))
         while True:
             request = ConsumerRecordsRequest(
                 group_id=group,
-                wait_ms=max(0, deadline_ms - self._clock.now_ms()),
+                wait_ms=max(0, deadline_ms - self._node.clock.now_ms()),
                 instance=instance,
                 call_id=call_id,
                 max_bytes=max_bytes,
@@ -297,7 +288,7 @@ class ConsumersService:
                 answer = await self._ask_for_records(request, token)
             except (NotCoordinatorError, FateUnknownError):
                 # Try another coordinator only if enough time is left for it.
-                if deadline_ms - self._clock.now_ms() < COORDINATOR_WAIT_MS:
+                if deadline_ms - self._node.clock.now_ms() < COORDINATOR_WAIT_MS:
                     raise
             except asyncio.CancelledError:
                 self._take_back(group, instance, call_id)

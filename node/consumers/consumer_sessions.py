@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING
 
 from immutables import Map
 
-from milena.model.clock import Clock
 from milena.model.errors import (
     MilenaError,
     NotCoordinatorError,
@@ -37,9 +36,8 @@ from node.consumers.consumer_views import ConsumerView, find_consumer
 from node.consumers.cursor import Cursor, OffsetAndEpoch
 from node.consumers.session_commits import SessionCommits, SessionContext
 from node.consumers.start_positions import StartPositions
-from node.groups.coordinator import GroupCoordinator
-from node.groups.group_offsets import CommitQueue
-from node.metadata.store import MetadataStore
+from node.context import NodeContext
+from node.groups.group_assembly import Groups
 from raft_meta.machine.image import (
     Broker,
     CommittedOffset,
@@ -274,32 +272,26 @@ class SessionTable:
 
     def __init__(
         self,
+        node: NodeContext,
         *,
-        metadata: MetadataStore,
-        current_image: Callable[[], Awaitable[Image]],
         fetch: Callable[[FetchRequest], Awaitable[FetchResult]],
-        coordinates: Callable[[str], bool],
-        memberships: GroupCoordinator,
-        commits: CommitQueue,
+        groups: Groups,
         idle: IdleClocks,
-        clock: Clock,
     ) -> None:
-        self._metadata = metadata
-        self._current_image = current_image
+        self._node = node
         self._idle = idle
-        self._clock = clock
         self._sessions: dict[ConsumerKey, ConsumerSession] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._brokers: Map[int, Broker] | None = None
         self._groups: Map[str, Group] | None = None
         self._context = SessionContext(
-            image=lambda: metadata.image,
+            image=lambda: node.metadata.image,
             fetch=fetch,
-            commits=commits,
-            coordinates=coordinates,
-            memberships=memberships,
+            commits=groups.commits,
+            coordinates=groups.calls.coordinates,
+            memberships=groups.coordinator,
             spawn=self._spawn,
-            clock=clock,
+            clock=node.clock,
         )
 
     def get(self, key: ConsumerKey) -> ConsumerSession | None:
@@ -314,7 +306,7 @@ class SessionTable:
             ConsumerNotFoundError: there is no such consumer in the newest image.
             TooManyRequestsError: too many calls of the consumer wait already.
         """
-        consumer = await find_consumer(self._metadata, key, self._current_image)
+        consumer = await find_consumer(self._node.metadata, key)
         session = self._sessions.get(key)
         if session is None or session.view.created_index != consumer.created_index:
             session = self._sessions[key] = ConsumerSession(consumer, self._context)
@@ -323,12 +315,12 @@ class SessionTable:
                 f"{CALLS_PER_CONSUMER_MAX} calls of consumer {key[1]!r} wait for their turn already"
             )
         session.calls += 1
-        self._idle.begin(key, self._clock.now_ms())
+        self._idle.begin(key, self._node.clock.now_ms())
         try:
             yield session
         finally:
             session.calls -= 1
-            self._idle.end(key, self._clock.now_ms())
+            self._idle.end(key, self._node.clock.now_ms())
 
     def on_image(self, image: Image) -> None:
         """Wake calls whose assignment may have changed; drop the sessions that now belong to another coordinator."""
@@ -347,7 +339,7 @@ class SessionTable:
     def _on_group(self, session: ConsumerSession) -> None:
         if session.waiter is not None:
             session.wake()
-        elif session.key in self._metadata.image.consumers and session.has_new():
+        elif session.key in self._node.metadata.image.consumers and session.has_new():
             self._spawn(self._find_positions(session))
 
     def drop(self, session: ConsumerSession) -> None:

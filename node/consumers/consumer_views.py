@@ -1,6 +1,6 @@
 """Views of the image: REST consumers, and the partitions and offsets that their calls name."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 
 from immutables import Map
 
@@ -78,9 +78,7 @@ class ConsumerView:
         return f"{key[0] if topic is None else topic.name}-{key[1]}"
 
 
-async def find_consumer(
-    metadata: MetadataStore, key: ConsumerKey, current_image: Callable[[], Awaitable[Image]]
-) -> RestConsumer:
+async def find_consumer(metadata: MetadataStore, key: ConsumerKey) -> RestConsumer:
     """Return the consumer. If this node's image does not have it, ask for the newest image.
 
     Raises:
@@ -88,7 +86,7 @@ async def find_consumer(
     """
     found = metadata.image.consumers.get(key)
     if found is None:
-        found = (await current_image()).consumers.get(key)
+        found = (await metadata.current_image()).consumers.get(key)
     if found is None:
         raise no_consumer(*key)
     return found

@@ -8,15 +8,12 @@ of all consumers that wait here. The leader responds when there are more records
 import asyncio
 import logging
 
-from milena.model.clock import Clock
 from milena.model.errors import MilenaError, NoLeaderError, NotLeaderError
 from node.config.budgets import BACKGROUND_RETRY_MS, READ_ANSWER_MARGIN_MS
 from node.consumers.consumer_messages import TAIL, TailAnswer, TailRequest
-from node.metadata.store import MetadataStore
+from node.context import NodeContext
 from node.peers.messages import ask
-from node.peers.port import Peers
 from node.replica.runner import PartitionRunner, ReplicaRole
-from node.replication.local_replicas import LocalReplicas
 from raft_meta.machine.image import Image, Partition, PartitionKey
 
 logger = logging.getLogger(__name__)
@@ -120,20 +117,10 @@ class _Watch:
 class EndWatcher:
     """All partition ends at which consumers on this node wait. Owned by the data loop."""
 
-    def __init__(
-        self,
-        *,
-        metadata: MetadataStore,
-        replicas: LocalReplicas,
-        peer: Peers,
-        clock: Clock,
-    ) -> None:
-        self._metadata = metadata
-        self._replicas = replicas
-        self._peer = peer
-        self._clock = clock
+    def __init__(self, node: NodeContext) -> None:
+        self._node = node
         self._watches: dict[PartitionKey, _Watch] = {}
-        self._partitions = metadata.image.partitions
+        self._partitions = node.metadata.image.partitions
         self._polls: set[asyncio.Task[None]] = set()
 
     def __len__(self) -> int:
@@ -143,7 +130,9 @@ class EndWatcher:
         """Wake the waiter once the partition has a committed record at or above ``offset``."""
         watch = self._watches.get(key)
         if watch is None:
-            watch = self._watches[key] = _Watch(self, key, self._metadata.image.partition(*key))
+            watch = self._watches[key] = _Watch(
+                self, key, self._node.metadata.image.partition(*key)
+            )
             self._attach(watch)
         watch.add(waiter, offset)
         if watch.runner is not None:
@@ -152,7 +141,7 @@ class EndWatcher:
             self._poll(watch)
 
     def _attach(self, watch: _Watch) -> None:
-        runner = self._replicas.find(*watch.key)
+        runner = self._node.replicas.find(*watch.key)
         if runner is not None and not runner.is_damaged and runner.role is not ReplicaRole.OFFLINE:
             watch.runner = runner
             # All waiters at a partition share one watcher of the replica, so each append calls only one.
@@ -210,12 +199,12 @@ class EndWatcher:
     async def _ask(self, watch: _Watch) -> None:
         """Send one poll to the leader. It ends with the response, or after a pause if it failed."""
         topic_id, partition = watch.key
-        state = self._metadata.image.partition(topic_id, partition)
+        state = self._node.metadata.image.partition(topic_id, partition)
         try:
             if state is None or state.leader is None:
                 raise NoLeaderError(f"partition {partition} of {topic_id} has no leader")
             answer = await ask(
-                self._peer,
+                self._node.peers,
                 state.leader,
                 TAIL,
                 TailRequest(
@@ -232,13 +221,13 @@ class EndWatcher:
         except MilenaError as error:
             logger.debug("cannot wait at the leader of partition=%s: %s", watch.key, error)
             watch.poll_offset = NOT_ASKING
-            await self._clock.sleep(BACKGROUND_RETRY_MS)
+            await self._node.clock.sleep(BACKGROUND_RETRY_MS)
 
     async def on_tail(self, request: TailRequest) -> TailAnswer:
         """Wait for records of a partition that this node leads, on behalf of another node."""
-        runner = self._replicas.find(request.topic_id, request.partition)
+        runner = self._node.replicas.find(request.topic_id, request.partition)
         if runner is None or runner.leader is None:
-            raise NotLeaderError(f"node {self._metadata.node_id} does not lead the partition")
+            raise NotLeaderError(f"node {self._node.metadata.node_id} does not lead the partition")
         await runner.wait_readable(request.offset, min(request.wait_ms, POLL_MS))
         return TailAnswer(high_watermark=runner.stable_end)
 

@@ -33,8 +33,8 @@ from node.consumers.cursor import GivenExtent
 from node.consumers.partition_ends import EndWaiter, EndWatcher
 from node.consumers.repeated_answer import read_again, row_of
 from node.consumers.start_positions import PARALLEL
+from node.context import NodeContext
 from node.peers.messages import ask
-from node.peers.port import Peers
 from raft_meta.machine.image import PartitionKey
 
 logger = logging.getLogger(__name__)
@@ -402,9 +402,8 @@ class RecordsCall:
 class ArrivalCheck:
     """Finds out whether a consumer's last response has reached the client, by asking the node that sent it."""
 
-    def __init__(self, node_id: int, peer: Peers) -> None:
-        self._node_id = node_id
-        self._peer = peer
+    def __init__(self, node: NodeContext) -> None:
+        self._node = node
 
     async def prove(self, session: ConsumerSession, asker: int | None) -> None:
         """Find out whether the last response has arrived. The client is now back on the node ``asker``.
@@ -417,11 +416,11 @@ class ArrivalCheck:
         if not call_id or session.under_way == call_id:
             return
         node_id = node_of(call_id)
-        has_returned = node_id in (self._node_id, asker)
+        has_returned = node_id in (self._node.metadata.node_id, asker)
         if node_id is not None and not has_returned:
             try:
                 answer = await ask(
-                    self._peer,
+                    self._node.peers,
                     node_id,
                     RETURNED,
                     ReturnedRequest(

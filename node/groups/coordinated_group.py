@@ -114,6 +114,7 @@ class CoordinatedGroup:
         self.group_id = group_id
         self.sessions = GroupSessions()
         self._context = context
+        self._node = context.node
         self._heartbeats = PendingHeartbeats()
         self._writer = GroupWriter(
             group_id, context, present=lambda: self._heartbeats.present, on_written=self.look
@@ -129,7 +130,7 @@ class CoordinatedGroup:
     @property
     def state(self) -> Group | None:
         """The group in the image."""
-        return self._context.metadata.image.groups.get(self.group_id)
+        return self._node.metadata.image.groups.get(self.group_id)
 
     def _member(self, member_id: str) -> GroupMember | None:
         """Return the member in the image."""
@@ -160,7 +161,7 @@ class CoordinatedGroup:
         if group is self._looked:
             return
         self._looked, self._held = group, None
-        self.sessions.look(group, self._context.clock.now_ms())
+        self.sessions.look(group, self._node.clock.now_ms())
         self._wake()
         self._context.on_due(self.group_id, self.sessions.next_due_ms())
 
@@ -181,7 +182,7 @@ class CoordinatedGroup:
             return await self._leave_for_now(heartbeat)
         await self._removed(heartbeat.member_id)
         changes = self._changes(heartbeat)
-        self.sessions.heard(heartbeat.member_id, self._context.clock.now_ms())
+        self.sessions.heard(heartbeat.member_id, self._node.clock.now_ms())
         with self._heartbeats.presence(heartbeat.member_id) as number:
             await self._take_in(heartbeat.member_id, changes)
             return await self._answer(heartbeat, number)
@@ -284,11 +285,11 @@ class CoordinatedGroup:
         if changes or (known is not None and self._has_free(known)):
             await self._writer.change(*changes)
             self.look()
-            self.sessions.heard(member_id, self._context.clock.now_ms())
+            self.sessions.heard(member_id, self._node.clock.now_ms())
 
     async def _answer(self, heartbeat: Heartbeat, number: int) -> HeartbeatAnswer:
         """Wait for news as long as the member may wait, then return its assignment at that time."""
-        clock, names = self._context.clock, self._context.names
+        clock, names = self._node.clock, self._context.names
         started = clock.now_ms()
         while True:
             await self._removed(heartbeat.member_id)
@@ -345,7 +346,7 @@ class CoordinatedGroup:
                 continue
             if member_id not in self._leaving:
                 logger.info("member expired group=%s member=%s", self.group_id, member_id)
-                self._context.counts.expired_members += 1
+                self._node.counts.groups.expired_members += 1
             changes.append(Leave(member_id=member_id))
         if changes and not self._writer.is_working:
             self._remove(changes)

@@ -7,7 +7,6 @@ all members get full sessions again, because this node may not have heard them.
 
 import asyncio
 from collections.abc import Coroutine
-from concurrent.futures import Executor
 from dataclasses import replace
 
 from immutables import Map
@@ -15,8 +14,7 @@ from msgspec import UNSET
 
 from http_api.access import on_behalf
 from http_api.ports.groups import Heartbeat, HeartbeatAnswer
-from milena.model.clock import Clock
-from milena.model.contained import ContainedErrors, EntryPoint
+from milena.model.contained import EntryPoint
 from milena.model.errors import (
     FeatureLevelError,
     FencedError,
@@ -26,7 +24,7 @@ from milena.model.errors import (
 )
 from milena.model.types import MonotonicMs
 from node.config.budgets import PROPOSE_MS
-from node.control.standing import Standing
+from node.context import NodeContext
 from node.groups.classic.coordinated import ClassicSettings, CoordinatedClassicGroup
 from node.groups.classic.coordinator import ClassicCoordinator
 from node.groups.coordinated_group import CoordinatedGroup
@@ -37,8 +35,6 @@ from node.groups.group_messages import GroupDeleteRequest
 from node.groups.group_writer import GroupContext
 from node.groups.rest_members import RestMembers
 from node.groups.subscriptions import Subscriptions
-from node.metadata.store import MetadataStore
-from node.metrics.counts import GroupCounts
 from node.peers.messages import Done
 from raft_meta.machine.commands import DeleteGroup
 from raft_meta.machine.groups import group_rules
@@ -56,22 +52,10 @@ class GroupCoordinator:
     """The groups that this node coordinates. Runs on the data loop."""
 
     def __init__(
-        self,
-        *,
-        metadata: MetadataStore,
-        calls: CoordinatorCalls,
-        clock: Clock,
-        pool: Executor,
-        counts: GroupCounts,
-        standing: Standing,
-        contained: ContainedErrors,
-        classic: ClassicSettings,
+        self, node: NodeContext, *, calls: CoordinatorCalls, classic: ClassicSettings
     ) -> None:
-        self._metadata = metadata
-        self._clock = clock
-        self._counts = counts
-        self._standing = standing
-        self._contained = contained
+        self._node = node
+        self._counts = node.counts.groups
         self._calls = calls
         self._rest_members: RestMembers | None = None
         self._coordinated: dict[str, CoordinatedGroup] = {}
@@ -87,17 +71,12 @@ class GroupCoordinator:
         self._was_led = False
         self._is_closed = False
         self._context = GroupContext(
-            metadata=metadata,
-            clock=clock,
-            pool=pool,
-            standing=standing,
+            node=node,
             check=calls.check,
-            names=TopicNames(lambda: metadata.image),
+            names=TopicNames(lambda: node.metadata.image),
             subscriptions=Subscriptions(),
-            counts=counts,
             rest_members=lambda: self._rest_members,
             spawn=self._spawn,
-            contained=contained,
             on_due=self._deadlines.schedule,
         )
         self.classic = ClassicCoordinator(
@@ -122,14 +101,14 @@ class GroupCoordinator:
         """
         await self._settle_classic(request.group_id)
         command = DeleteGroup(
-            broker_id=self._metadata.node_id,
-            broker_epoch=self._standing.broker_epoch,
+            broker_id=self._node.metadata.node_id,
+            broker_epoch=self._node.membership.broker_epoch,
             group_id=request.group_id,
         )
         # The request may come from another node: the audit entry must name the principal that called there.
         asked = on_behalf.principal.set("" if request.principal is UNSET else request.principal)
         try:
-            await self._metadata.propose(command, timeout_ms=PROPOSE_MS)
+            await self._node.metadata.propose(command, timeout_ms=PROPOSE_MS)
         except FencedError as error:
             # A fenced broker coordinates nothing. This error lets the calling node look for the coordinator again.
             raise NotCoordinatorError(f"{error.message} Nothing was deleted.") from error
@@ -158,12 +137,12 @@ class GroupCoordinator:
             FeatureLevelError: a node is of a release without classic groups.
         """
         self._check(group_id)
-        if self._metadata.image.feature_level < group_rules.CLASSIC_LEVEL:
+        if self._node.metadata.image.feature_level < group_rules.CLASSIC_LEVEL:
             raise FeatureLevelError(
                 f"classic groups need feature level {group_rules.CLASSIC_LEVEL}: upgrade every node first"
             )
         present = self._coordinated.get(group_id)
-        group = self._metadata.image.groups.get(group_id)
+        group = self._node.metadata.image.groups.get(group_id)
         if (group is not None and group.members) or (present is not None and not present.is_idle):
             raise InconsistentGroupProtocolError(
                 f"group {group_id!r} has members that use Milena's own protocol: stop them first, or use another group"
@@ -226,7 +205,7 @@ class GroupCoordinator:
     def _on_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.pop(task, None)
         if not task.cancelled() and (error := task.exception()) is not None:
-            self._contained.report(EntryPoint.TASK, error, "task", "group")
+            self._node.counts.contained.report(EntryPoint.TASK, error, "task", "group")
 
     # -- the image -------------------------------------------------------------------------------
 
@@ -253,13 +232,13 @@ class GroupCoordinator:
 
     def _recast(self, image: Image) -> None:
         """Drop the groups that other brokers coordinate now, and take over those of this broker."""
-        node_id = self._metadata.node_id
+        node_id = self._node.metadata.node_id
         me = image.brokers.get(node_id)
         coordinators = Coordinators(image)
 
         def is_ours(group_id: str) -> bool:
             # The image may still have this broker's former process. Its successor coordinates only under its own epoch.
-            is_here = me is not None and me.broker_epoch == self._standing.broker_epoch
+            is_here = me is not None and me.broker_epoch == self._node.membership.broker_epoch
             return is_here and coordinators.of(group_id) == node_id
 
         for group_id in [group_id for group_id in self._coordinated if not is_ours(group_id)]:
@@ -283,14 +262,14 @@ class GroupCoordinator:
 
     async def run(self) -> None:
         """Expire members, and retry failed work, until cancelled."""
-        before_ms = self._clock.now_ms()
+        before_ms = self._node.clock.now_ms()
         while True:
             # Rest only with a lease: after ``_give_up`` there are no groups, and a tick must soon see the lease return.
             is_resting = self._was_led and not self._coordinated and not self.classic
             tick_ms = RESTING_TICK_MS if is_resting else TICK_MS
-            await self._clock.sleep(tick_ms)
-            now_ms = self._clock.now_ms()
-            is_led = self._standing.has_lease
+            await self._node.clock.sleep(tick_ms)
+            now_ms = self._node.clock.now_ms()
+            is_led = self._node.membership.has_lease
             # After a stall or without a lease, silence proves nothing: heartbeats may wait in this node's sockets, or
             # were refused. So extend sessions before anything may expire in the tick below.
             if is_led and (not self._was_led or now_ms - before_ms > tick_ms + STALL_MS):
@@ -318,8 +297,8 @@ class GroupCoordinator:
         self._brokers = Map()
 
     def _tick(self, now_ms: MonotonicMs) -> None:
-        if self._brokers is not self._metadata.image.brokers:
-            self.on_image(self._metadata.image)
+        if self._brokers is not self._node.metadata.image.brokers:
+            self.on_image(self._node.metadata.image)
         if self._is_audit_due:
             self._audit()
         self._drop_asked_for_in_vain()

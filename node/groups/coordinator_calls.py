@@ -28,7 +28,6 @@ from typing import TypeAlias, TypeVar, cast
 from msgspec import structs
 
 from http_api.ports.groups import Heartbeat
-from milena.model.clock import Clock
 from milena.model.errors import (
     DrainingError,
     FateUnknownError,
@@ -39,11 +38,10 @@ from milena.model.errors import (
     NotReadyError,
 )
 from node.config.budgets import COORDINATOR_ANSWER_MS, COORDINATOR_WAIT_MS, RETRY_MS
-from node.control.standing import Standing
+from node.context import NodeContext
 from node.groups.group_messages import GroupRequest
-from node.metadata.store import MetadataStore
 from node.peers.messages import AnswerT, CallType, ask, peer_handler
-from node.peers.port import Handler, Peers, PeerUnreachableError
+from node.peers.port import Handler, PeerUnreachableError
 from raft_meta.machine.groups.coordinators import coordinator_of
 from raft_meta.machine.image import Image
 
@@ -73,18 +71,8 @@ class Repeat(StrEnum):
 class CoordinatorCalls:
     """Calls to groups' coordinators, and the coordinator's own handlers. Owned by the data loop."""
 
-    def __init__(
-        self,
-        *,
-        metadata: MetadataStore,
-        peer: Peers,
-        clock: Clock,
-        standing: Standing,
-    ) -> None:
-        self._metadata = metadata
-        self._peer = peer
-        self._clock = clock
-        self._standing = standing
+    def __init__(self, node: NodeContext) -> None:
+        self._node = node
         self._handlers: dict[str, _Handler] = {}
         self._peer_handlers: dict[str, Handler] = {}
 
@@ -113,14 +101,14 @@ class CoordinatorCalls:
 
     def coordinates(self, group_id: str, image: Image | None = None) -> bool:
         """Return whether this node coordinates the group, by ``image`` (None: the newest), and has a lease."""
-        image = self._metadata.image if image is None else image
-        node_id = self._metadata.node_id
+        image = self._node.metadata.image if image is None else image
+        node_id = self._node.metadata.node_id
         broker = image.brokers.get(node_id)
         return (
             broker is not None
-            and broker.broker_epoch == self._standing.broker_epoch
+            and broker.broker_epoch == self._node.membership.broker_epoch
             and coordinator_of(image, group_id) == node_id
-            and self._standing.has_lease
+            and self._node.membership.has_lease
         )
 
     def check(self, group_id: str) -> None:
@@ -131,7 +119,7 @@ class CoordinatorCalls:
         """
         if not self.coordinates(group_id):
             raise NotCoordinatorError(
-                f"broker {self._metadata.node_id} does not coordinate group {group_id!r} now; try again"
+                f"broker {self._node.metadata.node_id} does not coordinate group {group_id!r} now; try again"
             )
 
     # -- on any node -----------------------------------------------------------------------------
@@ -158,12 +146,12 @@ class CoordinatorCalls:
             FeatureLevelError: the coordinator has a release without this call; nothing was done.
             MilenaError: the error of the handler.
         """
-        started = self._clock.now_ms()
+        started = self._node.clock.now_ms()
         group_id, wait_ms = request.group_id, request.wait_ms
         patience = started + wait_ms + COORDINATOR_WAIT_MS
         unknown: FateUnknownError | None = None
         while True:
-            wait_left = max(0, wait_ms - (self._clock.now_ms() - started))
+            wait_left = max(0, wait_ms - (self._node.clock.now_ms() - started))
             if wait_left != request.wait_ms:
                 request = structs.replace(request, wait_ms=wait_left)
             asked = self._coordinator(group_id)
@@ -171,21 +159,21 @@ class CoordinatorCalls:
                 return await self._try(asked, call, request, wait_left + answer_ms)
             except FateUnknownError as error:
                 unknown = error
-                if self._clock.now_ms() >= patience:
+                if self._node.clock.now_ms() >= patience:
                     raise
                 await self._until_repeatable(repeat, group_id, asked, error)
             except _NOTHING_DONE as error:
-                if self._clock.now_ms() >= patience:
+                if self._node.clock.now_ms() >= patience:
                     raise unknown or _as_not_coordinator(error) from error
             except MilenaError as error:
                 if unknown is None:
                     raise
                 raise FateUnknownError(f"{unknown.message}; then: {error.message}") from error
-            await self._metadata.changed(RETRY_MS)
+            await self._node.metadata.changed(RETRY_MS)
 
     def _coordinator(self, group_id: str) -> tuple[int, int] | None:
         """Return the coordinator's broker id and broker epoch."""
-        image = self._metadata.image
+        image = self._node.metadata.image
         broker_id = coordinator_of(image, group_id)
         return None if broker_id is None else (broker_id, image.brokers[broker_id].broker_epoch)
 
@@ -204,7 +192,7 @@ class CoordinatorCalls:
             del image
             return self._coordinator(group_id) != asked
 
-        if repeat is Repeat.NEVER or not await self._metadata.wait_until(
+        if repeat is Repeat.NEVER or not await self._node.metadata.wait_until(
             has_moved, timeout_ms=COORDINATOR_WAIT_MS
         ):
             raise unknown
@@ -221,10 +209,10 @@ class CoordinatorCalls:
                 f"no broker is there to coordinate group {request.group_id!r}; nothing was done"
             )
         broker_id, _ = coordinator
-        if broker_id == self._metadata.node_id:
+        if broker_id == self._node.metadata.node_id:
             return await self._here(call, request, timeout_ms)
         try:
-            return await ask(self._peer, broker_id, call, request, timeout_ms=timeout_ms)
+            return await ask(self._node.peers, broker_id, call, request, timeout_ms=timeout_ms)
         except InvalidRequestError as error:
             if type(error) is not InvalidRequestError:
                 raise

@@ -1,10 +1,8 @@
 """The consumer groups of one node, assembled: one object for real and simulated nodes."""
 
 from collections.abc import Callable
-from concurrent.futures import Executor
 
-from milena.model.contained import ContainedErrors
-from node.control.standing import Standing
+from node.context import NodeContext
 from node.groups.classic.coordinated import ClassicSettings
 from node.groups.classic.service import ClassicGroups
 from node.groups.coordinator import GroupCoordinator
@@ -14,10 +12,6 @@ from node.groups.group_offsets import CommitQueue, ExpirySettings, OffsetExpiry
 from node.groups.group_service import Fetch, GroupService
 from node.groups.server_members import ServerMembers
 from node.metadata.lookup import GetTopic
-from node.metadata.store import MetadataStore
-from node.metrics.counts import GroupCounts
-from node.peers.port import Peers
-from node.process.cluster_clock import NodeClock
 from raft_meta.machine.image import Image
 
 
@@ -29,70 +23,30 @@ class Groups:
 
     def __init__(
         self,
+        node: NodeContext,
         *,
-        metadata: MetadataStore,
-        peer: Peers,
-        clock: NodeClock,
-        pool: Executor,
-        counts: GroupCounts,
-        standing: Standing,
         topic: GetTopic,
         fetch: Fetch,
         new_member_id: Callable[[], str],
         expiry: ExpirySettings,
         classic: ClassicSettings,
-        contained: ContainedErrors,
     ) -> None:
-        self.calls = CoordinatorCalls(
-            metadata=metadata,
-            peer=peer,
-            clock=clock,
-            standing=standing,
-        )
-        self.coordinator = GroupCoordinator(
-            metadata=metadata,
-            calls=self.calls,
-            clock=clock,
-            pool=pool,
-            counts=counts,
-            standing=standing,
-            contained=contained,
-            classic=classic,
-        )
-        self.commits = CommitQueue(
-            metadata=metadata, standing=standing, counts=counts, contained=contained
-        )
+        self.calls = CoordinatorCalls(node)
+        self.coordinator = GroupCoordinator(node, calls=self.calls, classic=classic)
+        self.commits = CommitQueue(node)
         self.calls.serve(HEARTBEAT, self.coordinator.on_heartbeat)
         self.calls.serve(COMMIT, self.commits.on_commit)
         self.calls.serve(DELETE, self.coordinator.on_delete)
         self.service = GroupService(
-            metadata=metadata,
-            calls=self.calls,
-            topic=topic,
-            fetch=fetch,
-            new_member_id=new_member_id,
+            node, calls=self.calls, topic=topic, fetch=fetch, new_member_id=new_member_id
         )
         self.classic = ClassicGroups(
-            metadata=metadata,
-            calls=self.calls,
-            coordinator=self.coordinator,
-            commits=self.commits,
-            standing=standing,
+            node, calls=self.calls, coordinator=self.coordinator, commits=self.commits
         )
         self.server_members = ServerMembers(
-            metadata=metadata,
-            calls=self.calls,
-            coordinator=self.coordinator,
-            new_member_id=new_member_id,
+            node, calls=self.calls, coordinator=self.coordinator, new_member_id=new_member_id
         )
-        self.expiry = OffsetExpiry(
-            metadata=metadata,
-            calls=self.calls,
-            clock=clock,
-            standing=standing,
-            counts=counts,
-            settings=expiry,
-        )
+        self.expiry = OffsetExpiry(node, calls=self.calls, settings=expiry)
 
     def on_image(self, image: Image) -> None:
         """Adopt a new image; call this before REST consumers adopt it."""

@@ -11,7 +11,6 @@ import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from milena.model.contained import ContainedErrors
 from milena.model.errors import (
     DrainingError,
     MilenaError,
@@ -21,14 +20,11 @@ from milena.model.errors import (
 )
 from milena.model.types import WallMs
 from node.config.budgets import BARRIER_MS, PROPOSE_MS
-from node.control.standing import Standing
+from node.context import NodeContext
 from node.groups.coordinator_calls import CoordinatorCalls
 from node.groups.group_messages import GroupCommitRequest
 from node.metadata.batched_proposals import BatchedProposals
-from node.metadata.store import MetadataStore
-from node.metrics.counts import GroupCounts
 from node.peers.messages import Done
-from node.process.cluster_clock import NodeClock
 from raft_meta.machine import codec
 from raft_meta.machine.commands import (
     CommitOffsets,
@@ -56,23 +52,15 @@ MINUTE_MS = 60_000
 class CommitQueue:
     """Gathers commits of the groups that this node coordinates. Owned by the data loop."""
 
-    def __init__(
-        self,
-        *,
-        metadata: MetadataStore,
-        standing: Standing,
-        counts: GroupCounts,
-        contained: ContainedErrors,
-    ) -> None:
-        self._metadata = metadata
-        self._standing = standing
-        self._counts = counts
+    def __init__(self, node: NodeContext) -> None:
+        self._node = node
+        self._counts = node.counts.groups
         self._commits: BatchedProposals[GroupCommit] = BatchedProposals(
             propose=self._propose,
             size_of=_size,
             changes_max=group_rules.COMMITS_PER_COMMAND_MAX,
             bytes_max=COMMAND_BYTES_MAX,
-            contained=contained,
+            contained=node.counts.contained,
             task="group-commits",
         )
 
@@ -93,10 +81,10 @@ class CommitQueue:
                 for row in request.offsets
             ),
         )
-        image = self._metadata.image
+        image = self._node.metadata.image
         if any(row.topic_id not in image.topics for row in commit.offsets):
             # The node that sent the request has seen the topic, so this node's image is behind.
-            await self._metadata.barrier(timeout_ms=BARRIER_MS)
+            await self._node.metadata.barrier(timeout_ms=BARRIER_MS)
         await self.commit(commit)
         return Done()
 
@@ -111,17 +99,17 @@ class CommitQueue:
                 nothing was committed.
             FateUnknownError: the offsets may be committed.
         """
-        offsets.check_commit(self._metadata.image, commit)
+        offsets.check_commit(self._node.metadata.image, commit)
         if self._commits.queued_bytes + _size(commit) > QUEUED_BYTES_MAX:
             raise TooManyRequestsError("too many commits wait for the quorum; try again")
         await self._commits.add(commit)
 
     async def _propose(self, commits: Sequence[GroupCommit]) -> list[MilenaError | None]:
         try:
-            codes = await self._metadata.propose(
+            codes = await self._node.metadata.propose(
                 CommitOffsets(
-                    broker_id=self._metadata.node_id,
-                    broker_epoch=self._standing.broker_epoch,
+                    broker_id=self._node.metadata.node_id,
+                    broker_epoch=self._node.membership.broker_epoch,
                     commits=tuple(commits),
                 ),
                 timeout_ms=PROPOSE_MS,
@@ -140,7 +128,7 @@ class CommitQueue:
             return None
         # The state has changed since ``commit`` checked it. A second check gives the reason in words.
         try:
-            offsets.check_commit(self._metadata.image, commit)
+            offsets.check_commit(self._node.metadata.image, commit)
         except MilenaError as error:
             if error.code == code:
                 return error
@@ -169,32 +157,22 @@ class OffsetExpiry:
     """Proposes the expiry of offsets in the groups that this node coordinates."""
 
     def __init__(
-        self,
-        *,
-        metadata: MetadataStore,
-        calls: CoordinatorCalls,
-        clock: NodeClock,
-        standing: Standing,
-        counts: GroupCounts,
-        settings: ExpirySettings,
+        self, node: NodeContext, *, calls: CoordinatorCalls, settings: ExpirySettings
     ) -> None:
-        self._metadata = metadata
+        self._node = node
         self._calls = calls
-        self._clock = clock
-        self._standing = standing
-        self._counts = counts
         self._settings = settings
 
     async def run(self) -> None:
         """Expire offsets every ``check_ms``, until cancelled."""
         while True:
-            await self._clock.sleep(self._settings.check_ms)
+            await self._node.clock.sleep(self._settings.check_ms)
             await self.expire()
 
     async def expire(self) -> None:
         """Expire the offsets that are due in the groups that this node coordinates."""
-        before_ms = WallMs(self._clock.expiry_ms() - self._settings.retention_ms)
-        image = self._metadata.image
+        before_ms = WallMs(self._node.clock.expiry_ms() - self._settings.retention_ms)
+        image = self._node.metadata.image
         due = [
             group_id
             for group_id in sorted(expirable(image, before_ms))
@@ -205,20 +183,20 @@ class OffsetExpiry:
 
     async def _propose(self, group_ids: Sequence[str], before_ms: WallMs) -> None:
         command = ExpireOffsets(
-            broker_id=self._metadata.node_id,
-            broker_epoch=self._standing.broker_epoch,
+            broker_id=self._node.metadata.node_id,
+            broker_epoch=self._node.membership.broker_epoch,
             groups=tuple(
                 GroupExpiry(group_id=group_id, before_ms=before_ms) for group_id in group_ids
             ),
         )
         try:
-            forgotten = await self._metadata.propose(command, timeout_ms=PROPOSE_MS)
+            forgotten = await self._node.metadata.propose(command, timeout_ms=PROPOSE_MS)
         except MilenaError as error:
             logger.info("offsets did not expire, tried again later: %s", error)
             return
         assert isinstance(forgotten, tuple), forgotten
         count = sum(number for number in forgotten if isinstance(number, int))
-        self._counts.expired_offsets += count
+        self._node.counts.groups.expired_offsets += count
         logger.info("offsets expired groups=%d offsets=%d", len(group_ids), count)
 
 

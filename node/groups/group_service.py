@@ -31,6 +31,7 @@ from milena.model.errors import (
 from milena.model.requests import FetchRequest, FetchResult
 from milena.model.turns import one_turn
 from node.config.budgets import BARRIER_MS
+from node.context import NodeContext
 from node.groups.coordinator_calls import CoordinatorCalls, Repeat
 from node.groups.descriptions import describe, head_of, offsets_of
 from node.groups.group_messages import (
@@ -43,7 +44,6 @@ from node.groups.group_messages import (
 )
 from node.groups.members import SESSION_MS_MAX
 from node.metadata.lookup import GetTopic, check_partition
-from node.metadata.store import MetadataStore
 from raft_meta.machine.groups import group_rules
 from raft_meta.machine.groups.coordinators import Coordinators
 from raft_meta.machine.image import Image, Topic
@@ -63,14 +63,14 @@ class GroupService:
 
     def __init__(
         self,
+        node: NodeContext,
         *,
-        metadata: MetadataStore,
         calls: CoordinatorCalls,
         topic: GetTopic,
         fetch: Fetch,
         new_member_id: Callable[[], str],
     ) -> None:
-        self._metadata = metadata
+        self._node = node
         self._calls = calls
         self._topic = topic
         self._fetch = fetch
@@ -161,7 +161,7 @@ class GroupService:
 
     async def _check_empty(self, group: str) -> None:
         """Refuse a group with members early, before many leaders are asked; the commit decides."""
-        image = await self._metadata.barrier(timeout_ms=BARRIER_MS)
+        image = await self._node.metadata.barrier(timeout_ms=BARRIER_MS)
         known = image.groups.get(group)
         if known is not None and known.member_count:
             raise GroupNotEmptyError(
@@ -219,7 +219,7 @@ class GroupService:
 
     async def _current(self, group: str) -> tuple[Image, Coordinators]:
         group_rules.check_group_id(group)
-        image = await self._metadata.barrier(timeout_ms=BARRIER_MS)
+        image = await self._node.metadata.barrier(timeout_ms=BARRIER_MS)
         if group not in image.groups:
             raise GroupNotFoundError(f"there is no consumer group {group!r}")
         return image, Coordinators(image)
@@ -231,7 +231,7 @@ class GroupService:
 
     async def groups(self) -> Sequence[GroupHead]:
         """Return all groups without their members and offsets, in steps of ``STEP``."""
-        image = await self._metadata.barrier(timeout_ms=BARRIER_MS)
+        image = await self._node.metadata.barrier(timeout_ms=BARRIER_MS)
         coordinators, heads = Coordinators(image), []
         for at, group_id in enumerate(sorted(image.groups), 1):
             heads.append(head_of(image.groups[group_id], coordinators))

@@ -11,11 +11,9 @@ import asyncio
 import functools
 import logging
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from concurrent.futures import Executor
 from dataclasses import dataclass
 
-from milena.model.clock import Clock
-from milena.model.contained import ContainedErrors, EntryPoint
+from milena.model.contained import EntryPoint
 from milena.model.errors import (
     FencedError,
     GroupChangedError,
@@ -27,13 +25,11 @@ from milena.model.errors import (
 )
 from milena.model.types import MonotonicMs
 from node.config.budgets import PROPOSE_MS
-from node.control.standing import Standing
+from node.context import NodeContext
 from node.groups.descriptions import TopicNames
 from node.groups.rebalance import Join, Leave, MemberChange, NextState, Release, next_state
 from node.groups.rest_members import RestMembers, RestMemberships
 from node.groups.subscriptions import Subscriptions
-from node.metadata.store import MetadataStore
-from node.metrics.counts import GroupCounts
 from raft_meta.machine.commands import AlterGroup
 from raft_meta.machine.groups import group_rules
 from raft_meta.machine.image import Group, Image
@@ -52,18 +48,13 @@ LARGE_GROUP = 64
 class GroupContext:
     """The parts that all groups of a node share. Owned by ``GroupCoordinator``."""
 
-    metadata: MetadataStore
-    clock: Clock
-    pool: Executor
-    standing: Standing
+    node: NodeContext
     check: Callable[[str], None]
     """Raises NotCoordinatorError unless this node coordinates the group."""
     names: TopicNames
     subscriptions: Subscriptions
-    counts: GroupCounts
     rest_members: Callable[[], RestMembers | None]
     spawn: Callable[[Coroutine[None, None, None]], None]
-    contained: ContainedErrors
     on_due: Callable[[str, MonotonicMs], None]
     """Schedules the group's next check for expired members, at this time."""
 
@@ -96,6 +87,7 @@ class GroupWriter:
     ) -> None:
         self._group_id = group_id
         self._context = context
+        self._node = context.node
         self._present = present
         self._on_written = on_written
         self._pending: list[_Pending] = []
@@ -104,7 +96,9 @@ class GroupWriter:
         them."""
         self._assigned: tuple[int, object] | None = None
         """The version and the topics for which the targets were last computed, or found unchanged."""
-        self.rest = RestMemberships(group_id, context.metadata, context.rest_members, self.submit)
+        self.rest = RestMemberships(
+            group_id, self._node.metadata, context.rest_members, self.submit
+        )
         self.is_working = False
         self.is_closed = False
         self.is_dirty = False
@@ -126,7 +120,7 @@ class GroupWriter:
 
     def was_succeeded(self, member_id: str) -> bool:
         """Return whether another process has taken over the member's instance id."""
-        group = self._context.metadata.image.groups.get(self._group_id)
+        group = self._node.metadata.image.groups.get(self._group_id)
         return (
             member_id in self._succeeded or group_rules.successor_of(group, member_id) is not None
         )
@@ -185,7 +179,7 @@ class GroupWriter:
                     # Retry after any error, but only with the next tick.
                     self.is_dirty = True
                     return
-                self.rest.ask(self._context.metadata.image.groups.get(self._group_id))
+                self.rest.ask(self._node.metadata.image.groups.get(self._group_id))
         finally:
             self.is_working = False
 
@@ -206,7 +200,7 @@ class GroupWriter:
         except Exception as error:  # noqa: BLE001 - the group's other callers go on
             if len(taken) > 1:
                 return all([await self._take_in([pending]) for pending in taken])
-            contained = self._context.contained
+            contained = self._node.counts.contained
             _fail(taken, contained.report(EntryPoint.TASK, error, "group", self._group_id))
             return False
         for pending in taken:
@@ -220,7 +214,7 @@ class GroupWriter:
         """Propose the state after these changes, with free partitions given out."""
         for _ in range(TRIES_MAX):
             self._context.check(self._group_id)
-            image = self._context.metadata.image
+            image = self._node.metadata.image
             group = image.groups.get(self._group_id)
             after = await self._next_state(group, image, changes)
             if after is None:
@@ -266,7 +260,7 @@ class GroupWriter:
         subscriptions = Subscriptions()
         subscriptions.look(image)
         return await asyncio.get_running_loop().run_in_executor(
-            self._context.pool,
+            self._node.pool,
             functools.partial(
                 next_state,
                 group,
@@ -279,10 +273,10 @@ class GroupWriter:
 
     async def _propose(self, group: Group | None, after: NextState) -> int:
         """Propose a state; return the group's new version."""
-        version = await self._context.metadata.propose(
+        version = await self._node.metadata.propose(
             AlterGroup(
-                broker_id=self._context.metadata.node_id,
-                broker_epoch=self._context.standing.broker_epoch,
+                broker_id=self._node.metadata.node_id,
+                broker_epoch=self._node.membership.broker_epoch,
                 group_id=self._group_id,
                 version=0 if group is None else group.version,
                 generation=after.generation,
@@ -296,7 +290,7 @@ class GroupWriter:
         return version
 
     def _note(self, changes: Sequence[MemberChange], after: NextState) -> None:
-        counts = self._context.counts
+        counts = self._node.counts.groups
         if after.is_rebalance:
             counts.rebalances += 1
             logger.info(
@@ -305,7 +299,7 @@ class GroupWriter:
                 after.generation,
                 after.assignor,
             )
-        if _remembers(self._context.metadata.image):
+        if _remembers(self._node.metadata.image):
             return
         gone = {change.member_id for change in changes if isinstance(change, Leave)}
         for member_id in after.left:

@@ -8,11 +8,11 @@ from collections.abc import Callable
 
 from http_api.ports.groups import HeartbeatAnswer, KafkaHeartbeat
 from milena.model.errors import GroupNotFoundError, StaleMemberEpochError
+from node.context import NodeContext
 from node.groups.classic.service import unknown_member
 from node.groups.coordinator import GroupCoordinator
 from node.groups.coordinator_calls import CoordinatorCalls
 from node.groups.descriptions import TopicNames, is_server_group
-from node.metadata.store import MetadataStore
 from raft_meta.machine.groups import group_rules
 from raft_meta.machine.image import Group
 
@@ -25,17 +25,17 @@ class ServerMembers:
 
     def __init__(
         self,
+        node: NodeContext,
         *,
-        metadata: MetadataStore,
         calls: CoordinatorCalls,
         coordinator: GroupCoordinator,
         new_member_id: Callable[[], str],
     ) -> None:
         """Serve the groups of this coordinator. ``new_member_id``: makes an id for a member that comes without one."""
-        self._metadata = metadata
+        self._node = node
         self._calls = calls
         self._coordinator = coordinator
-        self.names = TopicNames(lambda: metadata.image)
+        self.names = TopicNames(lambda: node.metadata.image)
         """Translates topic ids, which this protocol uses, to names."""
         self.new_member_id = new_member_id
 
@@ -58,7 +58,7 @@ class ServerMembers:
         """
         # All changes of the group's members are proposed here, so this node's image has each one that was answered.
         self._calls.check(group_id)
-        group = self._metadata.image.groups.get(group_id)
+        group = self._node.metadata.image.groups.get(group_id)
         if group is None or not is_server_group(group):
             raise GroupNotFoundError(
                 f"group {group_id!r} does not exist, or does not use the consumer protocol"
@@ -73,7 +73,7 @@ class ServerMembers:
         Raises:
             MemberNotFoundError, StaleMemberEpochError: refused.
         """
-        group = self._metadata.image.groups.get(group_id)
+        group = self._node.metadata.image.groups.get(group_id)
         if group is None or not group.members:
             return
         member = group_rules.member_of(group, member_id)

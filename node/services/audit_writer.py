@@ -15,8 +15,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from milena.model.batch.decode import records_in
-from milena.model.clock import Clock
-from milena.model.contained import ContainedErrors
 from milena.model.errors import MilenaError, NotReadyError
 from milena.model.requests import (
     Acks,
@@ -28,8 +26,8 @@ from milena.model.requests import (
     Records,
 )
 from node.config.budgets import BACKGROUND_RETRY_MS, LONG_PROPOSE_MS
+from node.context import NodeContext
 from node.metadata.audit_records import as_json, number_in
-from node.metadata.store import MetadataStore
 from node.process.keep_going import keep_going
 from raft_meta.machine.access import audit
 from raft_meta.machine.commands import ForgetAudited
@@ -58,38 +56,36 @@ class AuditWriter:
 
     def __init__(
         self,
+        node: NodeContext,
         *,
-        metadata: MetadataStore,
         offsets: Callable[[str, int], Awaitable[PartitionOffsets]],
         fetch: Callable[[FetchRequest], Awaitable[FetchResult]],
         write: Callable[[Topic, ProduceRequest], Awaitable[Sequence[ProduceReceipt]]],
-        clock: Clock,
-        contained: ContainedErrors,
     ) -> None:
-        self._metadata = metadata
+        self._node = node
         self._offsets = offsets
         self._fetch = fetch
         self._write = write
-        self._clock = clock
-        self._contained = contained
         self._task: asyncio.Task[None] | None = None
         self._is_closed = False
 
     def on_image(self, image: Image) -> None:
         """Start the task if entries wait."""
         if self._task is None and not self._is_closed and self._has_work(image):
-            work = keep_going("audit", self._run, clock=self._clock, contained=self._contained)
+            work = keep_going(
+                "audit", self._run, clock=self._node.clock, contained=self._node.counts.contained
+            )
             self._task = asyncio.get_running_loop().create_task(work)
             self._task.add_done_callback(self._on_done)
 
     def _has_work(self, image: Image) -> bool:
-        return bool(image.audited) and image.controller_id == self._metadata.node_id
+        return bool(image.audited) and image.controller_id == self._node.metadata.node_id
 
     def _on_done(self, task: "asyncio.Task[None]") -> None:
         self._task = None
         if not task.cancelled():
             # New entries may have arrived after the task's last check.
-            self.on_image(self._metadata.image)
+            self.on_image(self._node.metadata.image)
 
     async def close(self) -> None:
         """Stop writing."""
@@ -100,13 +96,13 @@ class AuditWriter:
 
     async def _run(self) -> None:
         end: LogEnd | None = None
-        while self._has_work(image := self._metadata.image):
+        while self._has_work(image := self._node.metadata.image):
             try:
                 end = await self._step(image, end)
             except MilenaError as error:
                 logger.info("the audit topic waits count=%d: %s", len(image.audited), error)
                 end = None
-                await self._clock.sleep(BACKGROUND_RETRY_MS)
+                await self._node.clock.sleep(BACKGROUND_RETRY_MS)
 
     async def _step(self, image: Image, end: LogEnd | None) -> LogEnd:
         """Write the next entries, if there are any. Then let the quorum remove what is written.
@@ -121,7 +117,9 @@ class AuditWriter:
         entries = next_entries(image, after=end.number)
         if entries:
             end = await self._append(topic, end, entries)
-        await self._metadata.propose(ForgetAudited(through=end.number), timeout_ms=LONG_PROPOSE_MS)
+        await self._node.metadata.propose(
+            ForgetAudited(through=end.number), timeout_ms=LONG_PROPOSE_MS
+        )
         return end
 
     async def _find_end(self, topic: Topic) -> LogEnd:

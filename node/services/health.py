@@ -4,9 +4,7 @@ from collections.abc import Callable
 
 from http_api.ports.node import Readiness
 from milena.model.errors import NoQuorumError
-from node.control.membership import Membership
-from node.metadata.store import MetadataStore
-from node.replication.local_replicas import LocalReplicas
+from node.context import NodeContext
 
 
 class HealthService:
@@ -16,18 +14,9 @@ class HealthService:
     still serve reads, and it answers writes with an error. Only draining makes it not ready again.
     """
 
-    def __init__(
-        self,
-        *,
-        metadata: MetadataStore,
-        membership: Membership,
-        replicas: LocalReplicas,
-        render_metrics: Callable[[bool], bytes],
-    ) -> None:
+    def __init__(self, node: NodeContext, *, render_metrics: Callable[[bool], bytes]) -> None:
         self.has_started = False
-        self._metadata = metadata
-        self._membership = membership
-        self._replicas = replicas
+        self._node = node
         self._render_metrics = render_metrics
         self._was_ready = False
 
@@ -37,7 +26,7 @@ class HealthService:
 
     def readiness(self) -> Readiness:
         """Return whether the node has joined, has caught up and is not draining."""
-        if self._membership.is_draining:
+        if self._node.membership.is_draining:
             return Readiness(is_ready=False, reason="the node is draining")
         if self._was_ready:
             return Readiness(is_ready=True)
@@ -48,22 +37,22 @@ class HealthService:
     def _not_ready_because(self) -> str:
         if not self.has_started:
             return "logs are being recovered"
-        if self._membership.broker_epoch < 0:
+        if self._node.membership.broker_epoch < 0:
             return (
-                self._metadata.quorum.start_obstacle()
+                self._node.metadata.quorum.start_obstacle()
                 or "waiting for the metadata quorum to register this node"
             )
-        if not self._membership.is_unfenced or not self._membership.has_lease:
+        if not self._node.membership.is_unfenced or not self._node.membership.has_lease:
             return "waiting for the controller to let this node in"
         return self._behind()
 
     def _behind(self) -> str:
-        image, node_id = self._metadata.image, self._metadata.node_id
+        image, node_id = self._node.metadata.image, self._node.metadata.node_id
         for key, state in image.partitions.items():
             if node_id not in state.replicas:
                 continue
             name = f"{image.topics[key[0]].name}-{key[1]}"
-            if key not in self._replicas.runners:
+            if key not in self._node.replicas.runners:
                 return f"the replica of {name} is being opened"
             if node_id not in state.isr:
                 return f"the replica of {name} is catching up"
@@ -77,14 +66,14 @@ class HealthService:
         Return True once this node leads nothing and is in no ISR. Return False if the timeout passes first, or as soon
         as only partitions are left that no other broker can lead.
         """
-        if not await self._membership.drain(timeout_ms=timeout_ms):
+        if not await self._node.membership.drain(timeout_ms=timeout_ms):
             return False
         # The controller's response can arrive before this node has applied the last changes.
         try:
-            image = await self._metadata.current_image()
+            image = await self._node.metadata.current_image()
         except NoQuorumError:
-            image = self._metadata.image
-        node_id = self._metadata.node_id
+            image = self._node.metadata.image
+        node_id = self._node.metadata.node_id
         return not any(state.leader == node_id for state in image.partitions.values())
 
     def metrics(self, *, has_partitions: bool) -> bytes:

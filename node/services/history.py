@@ -17,21 +17,17 @@ import msgspec
 
 from http_api.ports.node import BusyPartition, HistorySeries, HistoryView, StoredBytes, TopicHere
 from http_api.serving.openapi import MILENA_VERSION
-from milena.model.clock import Clock
 from milena.model.errors import DiskFailedError, MilenaError
 from milena.model.requests import PartitionOffsets
 from milena.model.turns import one_turn
 from node.config.budgets import ANSWER_MS
-from node.metadata.store import MetadataStore
-from node.metrics.counts import NodeCounts
+from node.context import NodeContext
 from node.metrics.exposition import GroupSample
 from node.metrics.history import History, NodeLook, PartitionTraffic, ToldHistory
 from node.metrics.series import POINTS, STEP_MS, Floats
 from node.metrics.watermarks import Watermarks
 from node.peers.messages import Blob, CallType, Message, ask, peer_handler
-from node.peers.port import Peers
 from node.replica.runner import PartitionRunner
-from node.replication.local_replicas import LocalReplicas
 from node.services.messages import (
     HISTORY,
     SIZES,
@@ -78,31 +74,24 @@ class HistoryService:
 
     def __init__(
         self,
+        node: NodeContext,
         *,
-        metadata: MetadataStore,
-        replicas: LocalReplicas,
-        peer: Peers,
-        clock: Clock,
-        counts: NodeCounts,
         topic: Callable[[str], Awaitable[Topic]],
         records_end: Callable[[PartitionRunner], Awaitable[int]],
         appended_ms: Callable[[PartitionRunner, int], Awaitable[int | None]],
         free_bytes: Callable[[], int],
     ) -> None:
-        self._metadata = metadata
-        self._replicas = replicas
-        self._peer = peer
-        self._clock = clock
+        self._node = node
         self._topic = topic
         self._records_end = records_end
         self._appended_ms = appended_ms
         self._free_bytes = free_bytes
-        self._history = History(counts)
+        self._history = History(node.counts)
         self._here: dict[str, TopicHere] = {}
         self._groups_here: Sequence[GroupSample] = ()
         self._watermarks = Watermarks()
         self._dates: dict[_Place, int] = {}
-        self._looked_ms = clock.now_ms()
+        self._looked_ms = node.clock.now_ms()
         self.on_history = peer_handler(HISTORY, self._tell)
         self.on_sizes = peer_handler(SIZES, self._tell_sizes)
 
@@ -111,23 +100,23 @@ class HistoryService:
     async def run(self) -> None:
         """Take a sample at the beginning of each slot (ten seconds of the wall clock), until cancelled."""
         while True:
-            slot = self._clock.wall_ms() // STEP_MS
+            slot = self._node.clock.wall_ms() // STEP_MS
             # A timer may fire a moment early, while the slot is the one that has its sample already. So check the slot
             # again before the next sample.
-            while self._clock.wall_ms() // STEP_MS == slot:
-                await self._clock.sleep(STEP_MS - self._clock.wall_ms() % STEP_MS)
+            while self._node.clock.wall_ms() // STEP_MS == slot:
+                await self._node.clock.sleep(STEP_MS - self._node.clock.wall_ms() % STEP_MS)
             await self._look()
 
     async def _look(self) -> None:
-        slot, look = self._clock.wall_ms() // STEP_MS, NodeLook()
-        now_ms = self._clock.now_ms()
-        for at, runner in enumerate(list(self._replicas), 1):
+        slot, look = self._node.clock.wall_ms() // STEP_MS, NodeLook()
+        now_ms = self._node.clock.now_ms()
+        for at, runner in enumerate(list(self._node.replicas), 1):
             look.add_replica(
                 (runner.topic_id, runner.partition), runner.counts, runner.log.size_bytes
             )
             if at % STEP == 0:
                 await one_turn()
-        await self._look_at_groups(look, self._metadata.image)
+        await self._look_at_groups(look, self._node.metadata.image)
         try:
             look.disk_free_bytes = self._free_bytes()
         except DiskFailedError as error:
@@ -144,12 +133,15 @@ class HistoryService:
         dates = _Dates(before=self._dates)
         for group, offsets in image.offsets.items():
             for key, committed in offsets.items():
-                runner = self._replicas.find(*key)
+                runner = self._node.replicas.find(*key)
                 if runner is not None and runner.leader is not None:
                     if key not in noted:
                         noted.add(key)
                         self._watermarks.note(
-                            key, runner.leader_epoch, runner.high_watermark, self._clock.now_ms()
+                            key,
+                            runner.leader_epoch,
+                            runner.high_watermark,
+                            self._node.clock.now_ms(),
                         )
                     lag = await self._lag(runner, committed.offset)
                     look.add_lag(group, lag)
@@ -177,20 +169,20 @@ class HistoryService:
         offset = max(position, runner.log.log_start_offset)
         passed_ms = self._watermarks.passed_ms(key, offset)
         if passed_ms is not None:
-            return max(0.0, self._clock.now_ms() - passed_ms)
+            return max(0.0, self._node.clock.now_ms() - passed_ms)
         # The record was committed before ``_watermarks`` had its first note of the partition. Use its append time.
         place = (*key, runner.leader_epoch, offset)
         appended_ms = dates.before.get(place, dates.found.get(place))
         if appended_ms is None and dates.ms_left > 0:
-            began_ms = self._clock.now_ms()
+            began_ms = self._node.clock.now_ms()
             appended_ms = await self._appended_ms(runner, offset)
             # A read from the page cache does not wait. Without this turn, many such reads would keep the loop busy.
             await one_turn()
-            dates.ms_left -= self._clock.now_ms() - began_ms
+            dates.ms_left -= self._node.clock.now_ms() - began_ms
         if appended_ms is None:
             return None
         dates.found[place] = appended_ms
-        return max(0, self._clock.wall_ms() - appended_ms)
+        return max(0, self._node.clock.wall_ms() - appended_ms)
 
     def groups_here(self) -> Sequence[GroupSample]:
         """Return the committed offsets of groups in the partitions that this node leads. They are at most ten s old."""
@@ -220,7 +212,7 @@ class HistoryService:
 
     def stored_bytes_here(self, topic_id: str, partition: int) -> int | None:
         """Return the size of this node's replica now, in bytes; None if this node has no replica."""
-        runner = self._replicas.find(topic_id, partition)
+        runner = self._node.replicas.find(topic_id, partition)
         return None if runner is None else runner.log.size_bytes
 
     async def stored_bytes(
@@ -238,7 +230,7 @@ class HistoryService:
         return StoredBytes(sizes=sums, silent_nodes=silent)
 
     async def _tell_sizes(self, request: SizesRequest) -> SizesAnswer:
-        here, image = self._here, self._metadata.image
+        here, image = self._here, self._node.metadata.image
         if not request.by_partition:
             known = ((id_, here[id_].stored_bytes) for id_ in request.topic_ids if id_ in here)
             return SizesAnswer(sizes=dict(known))
@@ -276,8 +268,8 @@ class HistoryService:
         the lag of the whole hour is unknown.
         """
         view = await self._sums(HistoryRequest(group=group))
-        partitions = self._metadata.image.partitions
-        committed = self._metadata.image.offsets.get(group, ())
+        partitions = self._node.metadata.image.partitions
+        committed = self._node.metadata.image.offsets.get(group, ())
         leaders = {partitions[key].leader for key in committed if key in partitions}
         if leaders.isdisjoint({None, *view.silent_nodes}):
             return view
@@ -302,7 +294,7 @@ class HistoryService:
         self, ask_node: Callable[[int], Awaitable[T | None]], own_answer: Awaitable[T]
     ) -> tuple[list[tuple[int, T]], list[int]]:
         """Return the responses of this node and all live nodes, and the ids of nodes that gave none."""
-        image, own = self._metadata.image, self._metadata.node_id
+        image, own = self._node.metadata.image, self._node.metadata.node_id
         live = sorted({own, *image.live_brokers()})
         answers = await asyncio.gather(
             *(own_answer if id_ == own else ask_node(id_) for id_ in live)
@@ -312,7 +304,7 @@ class HistoryService:
 
     async def _ask(self, node_id: int, call: CallType[Q, A], request: Q) -> A | None:
         try:
-            return await ask(self._peer, node_id, call, request, timeout_ms=ANSWER_MS)
+            return await ask(self._node.peers, node_id, call, request, timeout_ms=ANSWER_MS)
         except MilenaError as error:
             logger.info("%s unknown broker_id=%d: %s", call.name, node_id, error)
             return None
@@ -347,7 +339,7 @@ class HistoryService:
         answers: Sequence[tuple[int, HistoryAnswer]],
         silent: Sequence[int],
     ) -> HistoryView:
-        image = self._metadata.image
+        image = self._node.metadata.image
         busiest = [
             BusyPartition(
                 topic=image.topics[topic_id].name,

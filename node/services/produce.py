@@ -19,7 +19,6 @@ from milena.model.batch.header import (
     TransactionExtension,
     decode_header,
 )
-from milena.model.clock import Clock
 from milena.model.errors import (
     InvalidProducerError,
     MilenaError,
@@ -40,13 +39,9 @@ from milena.model.requests import (
 from milena.model.turns import Turns
 from milena.model.types import TimestampType
 from node.config.budgets import PRODUCER_BARRIER_MS
-from node.control.membership import Membership
+from node.context import NodeContext
 from node.metadata.lookup import TopicToWrite, check_partition
-from node.metadata.store import MetadataStore
 from node.metadata.topic_settings import stored_codec, topic_settings
-from node.metrics.counts import NodeCounts
-from node.peers.port import Peers
-from node.replication.local_replicas import LocalReplicas
 from node.services.encoding import (
     EncodedPiece,
     TransactionStamp,
@@ -99,30 +94,17 @@ class ProduceService:
 
     def __init__(
         self,
+        node: NodeContext,
         *,
-        metadata: MetadataStore,
-        replicas: LocalReplicas,
-        membership: Membership,
-        peer: Peers,
-        clock: Clock,
-        counts: NodeCounts,
         producers: ProducerService,
         lookup: TransactionLookup,
         topic_to_write: TopicToWrite,
     ) -> None:
-        self._metadata = metadata
+        self._metadata = node.metadata
         self._lookup = lookup
-        self._clock = clock
+        self._clock = node.clock
         self._topic_to_write = topic_to_write
-        self.to_leader = self._to_leader = ToLeader(
-            metadata=metadata,
-            replicas=replicas,
-            membership=membership,
-            peer=peer,
-            clock=clock,
-            counts=counts,
-            producers=producers,
-        )
+        self.to_leader = self._to_leader = ToLeader(node, producers=producers)
         self.on_produce = self._to_leader.on_produce
         """Handles the batches that other nodes bring."""
         self.on_produce_if = self._to_leader.on_produce_if

@@ -26,10 +26,8 @@ from milena.model.errors import (
     TransactionNotFoundError,
 )
 from node.config.budgets import SEQUENCES_ANSWER_MS
-from node.metadata.store import MetadataStore
+from node.context import NodeContext
 from node.peers.messages import ask, peer_handler
-from node.peers.port import Peers
-from node.replication.local_replicas import LocalReplicas
 from node.services.in_time import in_time, nothing
 from node.services.messages import (
     SEQUENCES,
@@ -61,18 +59,11 @@ def principal_to_own(image: Image) -> str:
 class ProducerService:
     """Allocates producer ids, and reports how far a producer has written in the partitions that this node leads."""
 
-    def __init__(
-        self,
-        *,
-        metadata: MetadataStore,
-        replicas: LocalReplicas,
-        peer: Peers,
-        sight: TransactionSight,
-    ) -> None:
+    def __init__(self, node: NodeContext, *, sight: TransactionSight) -> None:
         self._sight = sight
-        self._metadata = metadata
-        self._replicas = replicas
-        self._peer = peer
+        self._metadata = node.metadata
+        self._replicas = node.replicas
+        self._peer = node.peers
         self.on_sequences = peer_handler(SEQUENCES, self._tell_sequences)
         """Handles another node's question how far a producer has written in the partitions that this node leads."""
 

@@ -51,16 +51,13 @@ from milena.model.errors import (
 )
 from milena.model.requests import Doubt, FetchRequest, FetchResult, PartitionOffsets
 from node.config.budgets import READ_ANSWER_MARGIN_MS, READ_LEADER_WAIT_MS
-from node.control.standing import Standing
+from node.context import NodeContext
 from node.metadata.leaderships import Leaderships
 from node.metadata.lookup import GetTopic, check_partition
-from node.metadata.store import MetadataStore
-from node.metrics.counts import NodeCounts
 from node.peers.codec import Fields
 from node.peers.messages import ask_with_body, pack, unpack
-from node.peers.port import Peers, PeerUnreachableError
+from node.peers.port import PeerUnreachableError
 from node.replica.runner import PartitionRunner
-from node.replication.local_replicas import LocalReplicas
 from node.services.last_records import READ_BYTES_MAX, LastRecords
 from node.services.log_ends import LeaderEnds, LogEnds, MovedError
 from node.services.messages import READ, ReadAnswer, ReadRequest
@@ -117,29 +114,20 @@ class _BehindError(Exception):
 class ReadService:
     """Implements ``http_api.ports.node.ReadsPort``."""
 
-    def __init__(
-        self,
-        *,
-        metadata: MetadataStore,
-        replicas: LocalReplicas,
-        peer: Peers,
-        topic_to_read: GetTopic,
-        standing: Standing,
-        counts: NodeCounts,
-    ) -> None:
-        self._standing = standing
-        self._counts = counts
-        self._metadata = metadata
-        self._replicas = replicas
-        self._peer = peer
+    def __init__(self, node: NodeContext, *, topic_to_read: GetTopic) -> None:
+        self._standing = node.membership
+        self._counts = node.counts
+        self._metadata = node.metadata
+        self._replicas = node.replicas
+        self._peer = node.peers
         self._topic_to_read = topic_to_read
-        self._ends = LogEnds(metadata)
+        self._ends = LogEnds(node.metadata)
         self._leader_ends = LeaderEnds(self._ask_leader_end)
         self._leaderships = Leaderships()
         self._disk = asyncio.Semaphore(COLD_READS_MAX)
         self._telling: set[tuple[int, str, int]] = set()
         """Broker and partition that are being told of damage; each is told once at a time."""
-        metadata.listen(self._leaderships.on_image)
+        node.metadata.listen(self._leaderships.on_image)
 
     @property
     def _node_id(self) -> int:

@@ -6,7 +6,6 @@ The image says which moves are running. Only leaders know how far the new replic
 import asyncio
 import logging
 from collections.abc import Collection, Iterable, Sequence
-from concurrent.futures import Executor
 from typing import TypeVar
 
 from http_api.ports.node import PlannedReassignment, ReassignmentRequest, RunningReassignment
@@ -18,11 +17,9 @@ from milena.model.errors import (
     StaleVersionError,
 )
 from node.config.budgets import ANSWER_MS, BARRIER_MS, LONG_PROPOSE_MS
-from node.metadata.store import MetadataStore
+from node.context import NodeContext
 from node.peers.messages import ask, peer_handler
-from node.peers.port import Peers
 from node.replica.runner import PartitionRunner
-from node.replication.local_replicas import LocalReplicas
 from node.services.messages import MOVES, MovesAnswer, MovesRequest, ReplicaProgress
 from node.services.reassignment_plans import (
     cancel_steps,
@@ -50,28 +47,20 @@ T = TypeVar("T")
 class ReassignmentService:
     """Implements ``http_api.ports.node.ReassignmentsPort``."""
 
-    def __init__(
-        self,
-        *,
-        metadata: MetadataStore,
-        replicas: LocalReplicas,
-        peer: Peers,
-        pool: Executor,
-    ) -> None:
-        self._metadata = metadata
-        self._replicas = replicas
-        self._peer = peer
+    def __init__(self, node: NodeContext) -> None:
+        self._node = node
         self.on_moves = peer_handler(MOVES, self._tell_moves)
         """Handles another node's question for the progress of replicas that are added where this node leads."""
-        self._pool = pool
 
     # -- requests for moves ----------------------------------------------------------------------
 
     async def reassign(self, request: ReassignmentRequest) -> Sequence[PlannedReassignment]:
         """Plan and check the moves. Unless the request is a dry run, propose them."""
-        image = await self._metadata.barrier(timeout_ms=BARRIER_MS)
+        image = await self._node.metadata.barrier(timeout_ms=BARRIER_MS)
         # Planning thousands of partitions takes seconds, so it runs on a thread.
-        planned = await asyncio.get_running_loop().run_in_executor(self._pool, plan, image, request)
+        planned = await asyncio.get_running_loop().run_in_executor(
+            self._node.pool, plan, image, request
+        )
         if request.is_dry_run:
             return planned
         possible = [row for row in planned if row.error is None]
@@ -102,7 +91,7 @@ class ReassignmentService:
         self, topic: str | None, partition: int | None
     ) -> Sequence[PlannedReassignment]:
         """Cancel all moves, the moves of a topic, or one move."""
-        image = await self._metadata.barrier(timeout_ms=BARRIER_MS)
+        image = await self._node.metadata.barrier(timeout_ms=BARRIER_MS)
         keys = running_keys(image, topic, partition)
         return _raised_if_nothing(await self._cancel(keys))
 
@@ -112,7 +101,7 @@ class ReassignmentService:
         for left in reversed(range(CANCEL_TRIES)):
             if not pending:
                 break
-            image = await self._metadata.barrier(timeout_ms=BARRIER_MS)
+            image = await self._node.metadata.barrier(timeout_ms=BARRIER_MS)
             steps, refused = cancel_steps(image, pending)
             done += refused
             pending = []
@@ -127,7 +116,7 @@ class ReassignmentService:
 
     async def _propose(self, command: ReassignPartitions | StepReassignments) -> tuple[str, ...]:
         try:
-            codes = await self._metadata.propose(command, timeout_ms=LONG_PROPOSE_MS)
+            codes = await self._node.metadata.propose(command, timeout_ms=LONG_PROPOSE_MS)
         except NoQuorumError as error:
             raise NoQuorumError(f"cannot move replicas: {error.message}") from error
         except FateUnknownError as error:
@@ -141,7 +130,7 @@ class ReassignmentService:
 
     async def running(self) -> Sequence[RunningReassignment]:
         """Return the running moves, with the progress that leaders report."""
-        image = self._metadata.image
+        image = self._node.metadata.image
         under_way = reassignments.running(image)
         leaders = sorted({state.leader for _, state in under_way if state.leader is not None})
         answers = await asyncio.gather(*(self._ask(leader) for leader in leaders))
@@ -152,17 +141,19 @@ class ReassignmentService:
 
     async def _ask(self, broker_id: int) -> Sequence[ReplicaProgress]:
         """Ask a leader for its progress reports; return none if it does not answer."""
-        if broker_id == self._metadata.node_id:
+        if broker_id == self._node.metadata.node_id:
             return list(self._led_here())
         try:
-            answer = await ask(self._peer, broker_id, MOVES, MovesRequest(), timeout_ms=ANSWER_MS)
+            answer = await ask(
+                self._node.peers, broker_id, MOVES, MovesRequest(), timeout_ms=ANSWER_MS
+            )
         except MilenaError as error:
             logger.info("progress of moves unknown broker_id=%d: %s", broker_id, error)
             return ()
         return answer.rows
 
     def _led_here(self) -> Iterable[ReplicaProgress]:
-        for runner in self._replicas:
+        for runner in self._node.replicas:
             state, leader = runner.state, runner.leader
             if state is None or leader is None or state.moving is None:
                 continue

@@ -4,7 +4,6 @@ This node sends ``delete_records`` to the leader. The call names an offset, so i
 changes meanwhile, the next leader gets the call. If ``before`` is None, each leader determines the offset by itself.
 """
 
-from milena.model.clock import Clock
 from milena.model.errors import (
     FateUnknownError,
     FeatureLevelError,
@@ -16,12 +15,10 @@ from milena.model.errors import (
     OffsetOutOfRangeError,
 )
 from node.config.budgets import RETRY_MS, WRITE_ANSWER_MARGIN_MS, WRITE_LEADER_WAIT_MS
-from node.control.standing import Standing
+from node.context import NodeContext
 from node.metadata.lookup import GetTopic, check_partition
-from node.metadata.store import MetadataStore
 from node.peers.messages import ask, peer_handler
-from node.peers.port import Peers, PeerUnreachableError
-from node.replication.local_replicas import LocalReplicas
+from node.peers.port import PeerUnreachableError
 from node.services.in_time import in_time, nothing
 from node.services.in_time import unknown as unknown_error
 from node.services.log_ends import LogEnds, MovedError
@@ -32,23 +29,10 @@ from raft_meta.machine.image import Partition, Topic
 class DeletionService:
     """Implements ``http_api.ports.node.DeletionsPort``."""
 
-    def __init__(
-        self,
-        *,
-        metadata: MetadataStore,
-        replicas: LocalReplicas,
-        peer: Peers,
-        clock: Clock,
-        topic_to_read: GetTopic,
-        standing: Standing,
-    ) -> None:
-        self._metadata = metadata
-        self._replicas = replicas
-        self._peer = peer
-        self._clock = clock
+    def __init__(self, node: NodeContext, *, topic_to_read: GetTopic) -> None:
+        self._node = node
         self._topic_to_read = topic_to_read
-        self._standing = standing
-        self._ends = LogEnds(metadata)
+        self._ends = LogEnds(node.metadata)
         self.on_delete_records = peer_handler(DELETE_RECORDS, self._delete_for_peer)
         """Handles a deletion that another node passes to this node, as the partition's leader."""
 
@@ -61,14 +45,14 @@ class DeletionService:
             FateUnknownError: the records may be deleted, now or later.
             MilenaError of another kind: nothing was deleted.
         """
-        now_ms = self._clock.now_ms()
+        now_ms = self._node.clock.now_ms()
         async with in_time(timeout_ms, nothing("deleted")):
             topic = await self._topic_to_read(topic_name, partition)
         check_partition(topic, partition)
         deadline, patience = now_ms + timeout_ms, now_ms + min(timeout_ms, WRITE_LEADER_WAIT_MS)
         unknown: FateUnknownError | None = None
         while True:
-            left_ms = max(1, deadline - self._clock.now_ms())
+            left_ms = max(1, deadline - self._node.clock.now_ms())
             try:
                 # Before a leader refuses an offset above its end, it asks the quorum. Allow time for that.
                 late = left_ms + WRITE_ANSWER_MARGIN_MS
@@ -77,7 +61,7 @@ class DeletionService:
             except FateUnknownError as error:
                 unknown = error
             except (NotLeaderError, NoLeaderError, NotReadyError, PeerUnreachableError) as error:
-                if unknown is None and self._clock.now_ms() >= patience:
+                if unknown is None and self._node.clock.now_ms() >= patience:
                     raise _as_no_leader(error) from error
             except MilenaError as error:
                 if unknown is None:
@@ -85,17 +69,17 @@ class DeletionService:
                 raise FateUnknownError(
                     f"{unknown.message}; then: {error.message}. Some of the records may be deleted"
                 ) from error
-            if unknown is not None and self._clock.now_ms() >= deadline:
+            if unknown is not None and self._node.clock.now_ms() >= deadline:
                 raise unknown
-            await self._clock.sleep(RETRY_MS)
+            await self._node.clock.sleep(RETRY_MS)
 
     async def _delete_once(
         self, topic: Topic, partition: int, before: int | None, timeout_ms: float
     ) -> int:
-        state = self._metadata.image.partition(topic.topic_id, partition)
+        state = self._node.metadata.image.partition(topic.topic_id, partition)
         if state is None or state.leader is None:
             raise NoLeaderError(f"{topic.name}-{partition} has no leader; nothing was deleted")
-        if state.leader == self._metadata.node_id:
+        if state.leader == self._node.metadata.node_id:
             return await self._delete_here(
                 topic.topic_id, partition, before, state.leader_epoch, timeout_ms
             )
@@ -109,15 +93,17 @@ class DeletionService:
         leader_epoch: int,
         timeout_ms: float,
     ) -> int:
-        runner = await self._replicas.leading(
+        runner = await self._node.replicas.leading(
             topic_id, partition, leader_epoch, timeout_ms=min(timeout_ms, WRITE_LEADER_WAIT_MS)
         )
         if runner is None:
-            raise NotLeaderError(f"node {self._metadata.node_id} holds no replica of the partition")
+            raise NotLeaderError(
+                f"node {self._node.metadata.node_id} holds no replica of the partition"
+            )
         leads_since = runner.leader_epoch
         try:
             return await runner.delete_records(
-                before, has_lease=self._standing.has_lease, timeout_ms=timeout_ms
+                before, has_lease=self._node.membership.has_lease, timeout_ms=timeout_ms
             )
         except OffsetOutOfRangeError:
             try:
@@ -144,7 +130,7 @@ class DeletionService:
         )
         try:
             answer = await ask(
-                self._peer,
+                self._node.peers,
                 state.leader,
                 DELETE_RECORDS,
                 request,

@@ -20,7 +20,6 @@ from msgspec import structs
 from milena.disk.files import Buffer
 from milena.model.batch.decode import check_batch
 from milena.model.batch.header import BatchHeader, IdempotencyExtension, decode_header
-from milena.model.clock import Clock
 from milena.model.errors import (
     CorruptBatchError,
     FateUnknownError,
@@ -37,15 +36,12 @@ from milena.model.pending import Pending, in_a_task, mapped
 from milena.model.requests import Acks, BatchReceipt
 from milena.model.types import TimestampType
 from node.config.budgets import WRITE_ANSWER_MARGIN_MS, WRITE_LEADER_WAIT_MS
-from node.control.membership import Membership
-from node.metadata.store import MetadataStore
-from node.metrics.counts import NodeCounts
+from node.context import NodeContext
 from node.peers.codec import Fields
 from node.peers.messages import ask_with_body, pack, unpack
-from node.peers.port import Peers, PeerUnreachableError
+from node.peers.port import PeerUnreachableError
 from node.replica.acknowledgements import ends_elsewhere
 from node.replica.runner import PartitionRunner
-from node.replication.local_replicas import LocalReplicas
 from node.services.encoding import EncodedPiece
 from node.services.in_time import in_time, nothing
 from node.services.log_ends import LogEnds, MovedError
@@ -116,29 +112,19 @@ class LeaderWatch:
 class ToLeader:
     """Brings batches to their leaders, and takes the batches that other nodes bring. Belongs to the data loop."""
 
-    def __init__(
-        self,
-        *,
-        metadata: MetadataStore,
-        replicas: LocalReplicas,
-        membership: Membership,
-        peer: Peers,
-        clock: Clock,
-        counts: NodeCounts,
-        producers: ProducerService,
-    ) -> None:
-        self._metadata = metadata
-        self._replicas = replicas
-        self._membership = membership
-        self._peer = peer
-        self._clock = clock
-        self._counts = counts
+    def __init__(self, node: NodeContext, *, producers: ProducerService) -> None:
+        self._metadata = node.metadata
+        self._replicas = node.replicas
+        self._membership = node.membership
+        self._peer = node.peers
+        self._clock = node.clock
+        self._counts = node.counts
         self._producers = producers
-        self._ends = LogEnds(metadata)
+        self._ends = LogEnds(node.metadata)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._watches: dict[PartitionKey, list[LeaderWatch]] = {}
-        self._partitions = metadata.image.partitions
-        metadata.listen(self._on_image)
+        self._partitions = node.metadata.image.partitions
+        node.metadata.listen(self._on_image)
 
     @property
     def _node_id(self) -> int:

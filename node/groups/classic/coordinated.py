@@ -55,6 +55,7 @@ class CoordinatedClassicGroup:
     def __init__(self, group_id: str, context: GroupContext, settings: ClassicSettings) -> None:
         self.group_id = group_id
         self._context = context
+        self._node = context.node
         self._settings = settings
         self._state = ClassicGroupState(group_id, initial_delay_ms=settings.initial_delay_ms)
         self._waiting: dict[Waiter, asyncio.Future[Answer]] = {}
@@ -65,12 +66,12 @@ class CoordinatedClassicGroup:
         self._is_closed = False
         group = self._row
         if group is not None:
-            self._state.load(group, context.clock.now_ms())
+            self._state.load(group, self._node.clock.now_ms())
         self._go_on()
 
     @property
     def _row(self) -> Group | None:
-        return self._context.metadata.image.groups.get(self.group_id)
+        return self._node.metadata.image.groups.get(self.group_id)
 
     # -- requests --------------------------------------------------------------------------------
 
@@ -82,7 +83,7 @@ class CoordinatedClassicGroup:
         if row is not None:
             self._state.raise_generation(row.generation)
         waiter = next(self._numbers)
-        now_ms = self._context.clock.now_ms()
+        now_ms = self._node.clock.now_ms()
         self._state.join(request, waiter, now_ms, new_id=self._new_id(request))
         answer = await self._answer(waiter)
         assert isinstance(answer, JoinAnswer), answer
@@ -97,7 +98,7 @@ class CoordinatedClassicGroup:
         self._check_open()
         waiter = next(self._numbers)
         try:
-            self._state.sync(request, waiter, self._context.clock.now_ms())
+            self._state.sync(request, waiter, self._node.clock.now_ms())
         except MilenaError:
             # A refused sync may have started a rebalance.
             self._go_on()
@@ -109,19 +110,19 @@ class CoordinatedClassicGroup:
     def heartbeat(self, member_id: str, generation: int, instance_id: str | None) -> None:
         """Extend a member's session; see ``ClassicGroups.heartbeat``."""
         self._check_open()
-        self._state.heartbeat(member_id, generation, instance_id, self._context.clock.now_ms())
+        self._state.heartbeat(member_id, generation, instance_id, self._node.clock.now_ms())
 
     def leave(self, members: Sequence[LeavingMember]) -> list[LeaveOutcome]:
         """Remove members; see ``ClassicGroups.leave``."""
         self._check_open()
-        outcomes = self._state.leave(members, self._context.clock.now_ms())
+        outcomes = self._state.leave(members, self._node.clock.now_ms())
         self._go_on()
         return outcomes
 
     def check_commit(self, member_id: str, generation: int, instance_id: str | None) -> None:
         """Refuse a commit of a client that is not a member; see ``ClassicGroups.commit``."""
         self._check_open()
-        self._state.check_commit(member_id, generation, instance_id, self._context.clock.now_ms())
+        self._state.check_commit(member_id, generation, instance_id, self._node.clock.now_ms())
 
     def describe(self) -> ClassicDescription:
         """Return the group and its members."""
@@ -152,7 +153,7 @@ class CoordinatedClassicGroup:
             del self._waiting[waiter]
             if future.cancelled():
                 # Its client is gone. The future is cancelled with the task that waits for it.
-                self._state.abandon(waiter, self._context.clock.now_ms())
+                self._state.abandon(waiter, self._node.clock.now_ms())
                 self._go_on()
         if isinstance(answer, MilenaError):
             raise answer
@@ -175,7 +176,7 @@ class CoordinatedClassicGroup:
         """Remove members that were silent for too long, and end overdue rebalances."""
         for member_id in self._state.expire(now_ms):
             logger.info("member expired group=%s member=%s", self.group_id, member_id)
-            self._context.counts.expired_members += 1
+            self._node.counts.groups.expired_members += 1
         self._go_on()
 
     def extend(self, now_ms: MonotonicMs) -> None:
@@ -225,7 +226,7 @@ class CoordinatedClassicGroup:
                 if error is not None and not write.classic.members:
                     self._unsaved = write
                     break
-                self._state.on_written(write, error, self._context.clock.now_ms())
+                self._state.on_written(write, error, self._node.clock.now_ms())
                 # Not before the next write is known: ``_go_on`` would start a second one.
                 self._go_on()
         finally:
@@ -244,7 +245,7 @@ class CoordinatedClassicGroup:
         except MilenaError as refusal:
             error = refusal
         except Exception as fault:  # noqa: BLE001 - the members of this group hear of it
-            contained = self._context.contained
+            contained = self._node.counts.contained
             error = contained.report(EntryPoint.TASK, fault, "group", self.group_id)
         return error
 
@@ -264,10 +265,10 @@ class CoordinatedClassicGroup:
         raise NotCoordinatorError(f"group {self.group_id!r} changes all the time")
 
     async def _put(self, row: Group | None, write: GenerationWrite) -> None:
-        await self._context.metadata.propose(
+        await self._node.metadata.propose(
             PutClassicGroup(
-                broker_id=self._context.metadata.node_id,
-                broker_epoch=self._context.standing.broker_epoch,
+                broker_id=self._node.metadata.node_id,
+                broker_epoch=self._node.membership.broker_epoch,
                 group_id=self.group_id,
                 version=0 if row is None else row.version,
                 generation=write.generation,
@@ -277,7 +278,7 @@ class CoordinatedClassicGroup:
         )
 
     def _note(self, write: GenerationWrite) -> None:
-        self._context.counts.rebalances += 1
+        self._node.counts.groups.rebalances += 1
         logger.info(
             "group rebalanced group=%s generation=%d protocol=%s members=%d",
             self.group_id,

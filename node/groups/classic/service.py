@@ -20,7 +20,7 @@ from milena.model.errors import (
 )
 from milena.model.turns import one_turn
 from node.config.budgets import BARRIER_MS, PROPOSE_MS
-from node.control.standing import Standing
+from node.context import NodeContext
 from node.groups.classic import consumer_protocol
 from node.groups.classic.calls import (
     NO_GENERATION,
@@ -40,7 +40,6 @@ from node.groups.coordinator_calls import CoordinatorCalls
 from node.groups.descriptions import is_server_group, offsets_of, server_state
 from node.groups.group_messages import GroupDeleteRequest
 from node.groups.group_offsets import CommitQueue
-from node.metadata.store import MetadataStore
 from raft_meta.machine.commands import DeleteOffsets, GroupCommit, OffsetCommit
 from raft_meta.machine.groups import group_rules
 from raft_meta.machine.groups.coordinators import coordinator_of
@@ -59,18 +58,16 @@ class ClassicGroups:
 
     def __init__(
         self,
+        node: NodeContext,
         *,
-        metadata: MetadataStore,
         calls: CoordinatorCalls,
         coordinator: GroupCoordinator,
         commits: CommitQueue,
-        standing: Standing,
     ) -> None:
-        self._metadata = metadata
+        self._node = node
         self._calls = calls
         self._coordinator = coordinator
         self._commits = commits
-        self._standing = standing
 
     def find_coordinator(self, group_id: str) -> int | None:
         """Return the broker id of the group's coordinator; None if no broker can be one now. Any node answers.
@@ -79,7 +76,7 @@ class ClassicGroups:
             InvalidConsumerError: the group id is invalid.
         """
         group_rules.check_group_id(group_id)
-        return coordinator_of(self._metadata.image, group_id)
+        return coordinator_of(self._node.metadata.image, group_id)
 
     # -- members ---------------------------------------------------------------------------------
 
@@ -129,7 +126,7 @@ class ClassicGroups:
 
     def _is_classic(self, group_id: str) -> bool:
         """Return whether the group has classic members, or ids that did not join yet."""
-        group = self._metadata.image.groups.get(group_id)
+        group = self._node.metadata.image.groups.get(group_id)
         is_stored = group is not None and group.classic is not None
         return is_stored or self._coordinator.classic.known(group_id) is not None
 
@@ -168,10 +165,10 @@ class ClassicGroups:
         is_member = generation >= 0 or self._has_members(group_id)
         if is_member:
             self._check_committer(group_id, member_id, generation, instance_id)
-        image = self._metadata.image
+        image = self._node.metadata.image
         if any(row.topic not in image.topic_ids for row in offsets):
             # The client has seen the topic at another node, so this node's image may be behind.
-            image = await self._metadata.barrier(timeout_ms=BARRIER_MS)
+            image = await self._node.metadata.barrier(timeout_ms=BARRIER_MS)
         taken, refused = _judged(image, offsets)
         if is_member:
             _refuse_not_held(image.groups.get(group_id), member_id, taken, refused)
@@ -186,12 +183,12 @@ class ClassicGroups:
                 )
             )
         forgotten = [(row.topic_id, row.partition) for row in taken.values() if row.offset < 0]
-        if forgotten and group_id in self._metadata.image.groups:
+        if forgotten and group_id in self._node.metadata.image.groups:
             await self._delete_offsets(group_id, forgotten)
         return refused
 
     def _has_members(self, group_id: str) -> bool:
-        group = self._metadata.image.groups.get(group_id)
+        group = self._node.metadata.image.groups.get(group_id)
         known = self._coordinator.classic.known(group_id)
         return (group is not None and group.member_count > 0) or (
             known is not None and known.member_count > 0
@@ -218,7 +215,7 @@ class ClassicGroups:
         is_member = generation >= 0 or bool(member_id)
         if is_member:
             self._check_committer(group_id, member_id, generation, instance_id)
-        image = await self._metadata.barrier(timeout_ms=BARRIER_MS)
+        image = await self._node.metadata.barrier(timeout_ms=BARRIER_MS)
         taken, refused = _judged(image, offsets)
         if member_id:
             _refuse_not_held(image.groups.get(group_id), member_id, taken, refused)
@@ -237,7 +234,7 @@ class ClassicGroups:
     ) -> None:
         if generation < 0 and not member_id:
             raise unknown_member(group_id, member_id)
-        group = self._metadata.image.groups.get(group_id)
+        group = self._node.metadata.image.groups.get(group_id)
         if group is not None and group.members:
             return  # the commit itself checks members of server groups
         self._present(group_id, member_id).check_commit(member_id, generation, instance_id)
@@ -247,7 +244,7 @@ class ClassicGroups:
     ) -> Sequence[PartitionCommit]:
         """Return the group's committed offsets, in order; ``partitions`` None: all. A group may not exist."""
         self._calls.check(group_id)
-        image = await self._metadata.barrier(timeout_ms=BARRIER_MS)
+        image = await self._node.metadata.barrier(timeout_ms=BARRIER_MS)
         return offsets_of(image, group_id, partitions)
 
     async def delete_offsets(
@@ -260,7 +257,7 @@ class ClassicGroups:
             NoQuorumError, FateUnknownError: nothing was deleted; the offsets may be deleted.
         """
         self._calls.check(group_id)
-        image = await self._metadata.barrier(timeout_ms=BARRIER_MS)
+        image = await self._node.metadata.barrier(timeout_ms=BARRIER_MS)
         if group_id not in image.groups:
             raise GroupNotFoundError(f"there is no group {group_id!r}")
         keys: list[tuple[str, int]] = []
@@ -290,13 +287,13 @@ class ClassicGroups:
 
     async def _delete_offsets(self, group_id: str, keys: Sequence[tuple[str, int]]) -> None:
         command = DeleteOffsets(
-            broker_id=self._metadata.node_id,
-            broker_epoch=self._standing.broker_epoch,
+            broker_id=self._node.metadata.node_id,
+            broker_epoch=self._node.membership.broker_epoch,
             group_id=group_id,
             partitions=tuple(keys),
         )
         try:
-            await self._metadata.propose(command, timeout_ms=PROPOSE_MS)
+            await self._node.metadata.propose(command, timeout_ms=PROPOSE_MS)
         except FencedError as error:
             raise NotCoordinatorError(f"{error.message} Nothing was deleted.") from error
 
@@ -308,7 +305,7 @@ class ClassicGroups:
         known = self._coordinator.classic.known(group_id)
         if known is not None and not known.is_idle:
             return known.describe()
-        group = self._metadata.image.groups.get(group_id)
+        group = self._node.metadata.image.groups.get(group_id)
         if group is None or is_server_group(group):
             return ClassicDescription(group_id=group_id, state=ClassicState.DEAD)
         if group.classic is not None:
@@ -320,7 +317,7 @@ class ClassicGroups:
 
         ``is_everywhere``: also those of other coordinators, as far as they are stored.
         """
-        image = self._metadata.image
+        image = self._node.metadata.image
         here = self._coordinator.classic
         ids = {*image.groups, *here.ids()}
         found = []

@@ -26,13 +26,11 @@ from milena.model.errors import (
 from milena.model.requests import OpenTransaction, ProduceRequest
 from milena.model.turns import one_turn
 from node.config.budgets import ANSWER_MS, READ_LEADER_WAIT_MS, RETRY_MS
-from node.metadata.store import MetadataStore
+from node.context import NodeContext
 from node.peers.messages import ask, peer_handler
-from node.peers.port import Peers, PeerUnreachableError
-from node.process.cluster_clock import NodeClock
+from node.peers.port import PeerUnreachableError
 from node.replica.append_queue import key_of_before
 from node.replica.runner import PartitionRunner
-from node.replication.local_replicas import LocalReplicas
 from node.services.log_ends import LogEnds, MovedError
 from node.services.messages import (
     KEYED_TRANSACTION,
@@ -101,14 +99,9 @@ class LedExtent(NamedTuple):
 class TransactionLookup:
     """Asks leaders; as a leader, answers such questions of other nodes. Owned by the data loop."""
 
-    def __init__(
-        self, *, metadata: MetadataStore, replicas: LocalReplicas, peer: Peers, clock: NodeClock
-    ) -> None:
-        self._metadata = metadata
-        self._replicas = replicas
-        self._peer = peer
-        self._clock = clock
-        self._ends = LogEnds(metadata)
+    def __init__(self, node: NodeContext) -> None:
+        self._node = node
+        self._ends = LogEnds(node.metadata)
         self.on_open_transaction = peer_handler(OPEN_TRANSACTION, self._tell_extent)
         self.on_keyed_transaction = peer_handler(KEYED_TRANSACTION, self._tell_keyed)
         self.on_open_transactions = peer_handler(OPEN_TRANSACTIONS, self._tell_open)
@@ -134,9 +127,11 @@ class TransactionLookup:
                 producer_epoch=identity[1],
                 is_bound=is_bound,
             )
-            if leader_id == self._metadata.node_id:
+            if leader_id == self._node.metadata.node_id:
                 return await self._tell_extent(request)
-            return await ask(self._peer, leader_id, OPEN_TRANSACTION, request, timeout_ms=ANSWER_MS)
+            return await ask(
+                self._node.peers, leader_id, OPEN_TRANSACTION, request, timeout_ms=ANSWER_MS
+            )
 
         answer = await self._of_leader((extent.topic_id, extent.partition), ask_leader)
         return LedExtent(answer.end_offset, answer.records, answer.leader_epoch)
@@ -165,20 +160,20 @@ class TransactionLookup:
 
     def is_known(self, topic_id: str, partition: int, key_hash: bytes) -> bool:
         """Return whether a replica on this node knows a request with this key. False proves nothing."""
-        runner = self._replicas.find(topic_id, partition)
+        runner = self._node.replicas.find(topic_id, partition)
         if runner is None:
             return False
-        return runner.log.has_key(key_hash, self._clock.expiry_ms())
+        return runner.log.has_key(key_hash, self._node.clock.expiry_ms())
 
     def may_be_first(self, topic_id: str, partition: int, key_hash: bytes) -> bool:
         """Return whether the request may be the first with its key, as far as this node's replica knows.
 
         False also if the replica has no room for another key. True if this node has no replica.
         """
-        runner = self._replicas.find(topic_id, partition)
+        runner = self._node.replicas.find(topic_id, partition)
         if runner is None:
             return True
-        now_ms = self._clock.expiry_ms()
+        now_ms = self._node.clock.expiry_ms()
         if runner.log.has_key(key_hash, now_ms):
             return False
         try:
@@ -196,7 +191,7 @@ class TransactionLookup:
         """
         assert request.idempotency is not None, "only keys are asked for"
         key_hash = request.idempotency.key_hash
-        since_ms = self._clock.expiry_ms() - IDEMPOTENCY_WINDOW_MS - CLOCKS_APART_MS
+        since_ms = self._node.clock.expiry_ms() - IDEMPOTENCY_WINDOW_MS - CLOCKS_APART_MS
         places: set[int] = set()
         for partition_count, at_ms in topic.growths:
             if at_ms >= since_ms:
@@ -219,20 +214,20 @@ class TransactionLookup:
                 partition_count=topic.partition_count,
                 key_hash=key_hash,
             )
-            if leader_id == self._metadata.node_id:
+            if leader_id == self._node.metadata.node_id:
                 return await self._tell_keyed(request)
             return await ask(
-                self._peer, leader_id, KEYED_TRANSACTION, request, timeout_ms=ANSWER_MS
+                self._node.peers, leader_id, KEYED_TRANSACTION, request, timeout_ms=ANSWER_MS
             )
 
         return await self._of_leader((topic.topic_id, partition), ask_leader)
 
     async def open_transactions(self) -> Sequence[OpenTransaction]:
         """Return the transactions without a committed marker, as reported by all leaders that answer, oldest first."""
-        image = self._metadata.image
-        others = [b for b in image.live_brokers() if b != self._metadata.node_id]
+        image = self._node.metadata.image
+        others = [b for b in image.live_brokers() if b != self._node.metadata.node_id]
         answers = await asyncio.gather(*(self._ask_open(broker_id) for broker_id in others))
-        rows = [(self._metadata.node_id, row) for row in self._open_here()]
+        rows = [(self._node.metadata.node_id, row) for row in self._open_here()]
         rows += [
             (broker_id, row)
             for broker_id, found in zip(others, answers, strict=True)
@@ -246,7 +241,7 @@ class TransactionLookup:
         ]
 
     def _describe(self, leader: int, row: OpenTransactionRow) -> OpenTransaction | None:
-        image = self._metadata.image
+        image = self._node.metadata.image
         topic = image.topics.get(row.topic_id)
         if topic is None:
             return None
@@ -271,7 +266,7 @@ class TransactionLookup:
     async def _ask_open(self, broker_id: int) -> tuple[OpenTransactionRow, ...]:
         try:
             answer = await ask(
-                self._peer,
+                self._node.peers,
                 broker_id,
                 OPEN_TRANSACTIONS,
                 OpenTransactionsRequest(),
@@ -290,9 +285,9 @@ class TransactionLookup:
         Raises:
             NoLeaderError: no leader answered within ``PATIENCE_MS``.
         """
-        deadline = self._clock.now_ms() + PATIENCE_MS
+        deadline = self._node.clock.now_ms() + PATIENCE_MS
         while True:
-            state: Partition | None = self._metadata.image.partitions.get(key)
+            state: Partition | None = self._node.metadata.image.partitions.get(key)
             failed: MilenaError
             if state is None or state.leader is None:
                 failed = NoLeaderError(f"partition {key[1]} of topic {key[0]} has no leader")
@@ -301,9 +296,9 @@ class TransactionLookup:
                     return await ask_leader(state.leader, state.leader_epoch)
                 except (NotLeaderError, NotReadyError, PeerUnreachableError) as error:
                     failed = error
-            if self._clock.now_ms() >= deadline:
+            if self._node.clock.now_ms() >= deadline:
                 raise NoLeaderError(failed.message)
-            await self._clock.sleep(RETRY_MS)
+            await self._node.clock.sleep(RETRY_MS)
 
     # -- as leader -------------------------------------------------------------------------------
 
@@ -311,9 +306,11 @@ class TransactionLookup:
         self, key: PartitionKey, leader_epoch: int, *, is_confirmed: bool = True
     ) -> PartitionRunner:
         """Return the replica that leads the partition. Unless ``is_confirmed`` is False, the quorum confirms this."""
-        runner = await self._replicas.leading(*key, leader_epoch, timeout_ms=READ_LEADER_WAIT_MS)
+        runner = await self._node.replicas.leading(
+            *key, leader_epoch, timeout_ms=READ_LEADER_WAIT_MS
+        )
         if runner is None or runner.leader is None:
-            raise NotLeaderError(f"node {self._metadata.node_id} does not lead the partition")
+            raise NotLeaderError(f"node {self._node.metadata.node_id} does not lead the partition")
         if not runner.leader.is_established:
             raise NotReadyError(f"{runner.name}: the new leader does not know its log end yet")
         if is_confirmed:
@@ -341,7 +338,7 @@ class TransactionLookup:
     async def _tell_keyed(self, request: KeyedTransactionRequest) -> KeyedTransactionAnswer:
         await self._know_growth(request.topic_id, request.partition_count)
         runner = await self._leading((request.topic_id, request.partition), request.leader_epoch)
-        entry = runner.log.idempotency_lookup(request.key_hash, self._clock.expiry_ms())
+        entry = runner.log.idempotency_lookup(request.key_hash, self._node.clock.expiry_ms())
         if entry is None:
             return KeyedTransactionAnswer(partition_count=-1)
         found = entry.transaction
@@ -369,8 +366,10 @@ class TransactionLookup:
             topic = image.topics.get(topic_id)
             return topic is None or topic.partition_count >= partition_count
 
-        if not await self._metadata.wait_until(is_known, timeout_ms=READ_LEADER_WAIT_MS):
-            raise NotReadyError(f"node {self._metadata.node_id} has not heard of all partitions")
+        if not await self._node.metadata.wait_until(is_known, timeout_ms=READ_LEADER_WAIT_MS):
+            raise NotReadyError(
+                f"node {self._node.metadata.node_id} has not heard of all partitions"
+            )
         # Batches that passed the check before are in the log at the end of this turn (``ToLeader._append_here``).
         await one_turn()
 
@@ -389,7 +388,7 @@ class TransactionLookup:
                 found.began_ms,
                 found.timeout_ms,
             )
-            for runner in self._replicas
+            for runner in self._node.replicas
             if runner.leader is not None
             for identity, found in runner.log.writers.transactions.under_way(runner.high_watermark)
         ]

@@ -31,7 +31,6 @@ from milena.model.batch.header import (
     TransactionExtension,
     decode_header,
 )
-from milena.model.clock import Clock
 from milena.model.errors import (
     DrainingError,
     FateUnknownError,
@@ -64,11 +63,9 @@ from milena.model.requests import (
 from milena.model.turns import Turns
 from milena.model.types import PRODUCER_EPOCH_MAX
 from node.config.budgets import ABORT_MS, PROPOSE_MS, SHORT_RETRY_MS, WRITE_ANSWER_MARGIN_MS
-from node.control.standing import Standing
+from node.context import NodeContext
 from node.metadata.lookup import TopicToWrite, check_partition
-from node.metadata.store import MetadataStore
 from node.metadata.topic_settings import topic_settings
-from node.metrics.counts import NodeCounts
 from node.replication.transaction_ends import TransactionEnds, abort_of
 from node.services.encoding import TransactionStamp, encode, request_keys
 from node.services.in_time import in_time, nothing
@@ -127,11 +124,8 @@ class TransactionService:
 
     def __init__(
         self,
+        node: NodeContext,
         *,
-        metadata: MetadataStore,
-        clock: Clock,
-        standing: Standing,
-        counts: NodeCounts,
         ends: TransactionEnds,
         to_leader: ToLeader,
         lookup: TransactionLookup,
@@ -140,17 +134,14 @@ class TransactionService:
         producers: ProducerService,
     ) -> None:
         self._producers = producers
-        self._metadata = metadata
-        self._clock = clock
-        self._standing = standing
-        self._counts = counts
+        self._node = node
         self._ends = ends
         self._to_leader = to_leader
         self._lookup = lookup
         self._sight = sight
         self._topic_to_write = topic_to_write
-        self._slots = TransactionSlots(metadata)
-        self._gatherer = TransactionGatherer(metadata, commit=self._commit_shared)
+        self._slots = TransactionSlots(node.metadata)
+        self._gatherer = TransactionGatherer(node.metadata, commit=self._commit_shared)
         self._turns = Turns()
         self._sticky = 0
 
@@ -172,11 +163,11 @@ class TransactionService:
             return await self._transact(request)
 
     async def _transact(self, request: TransactionRequest) -> TransactionReceipt:
-        deadline = self._clock.now_ms() + request.timeout_ms
+        deadline = self._node.clock.now_ms() + request.timeout_ms
         # Plan first: a write may create a topic for which the request also commits offsets.
         async with in_time(request.timeout_ms, nothing("written")):
             plan = await self._plan(request)
-        left_ms = max(1, int(deadline - self._clock.now_ms()))
+        left_ms = max(1, int(deadline - self._node.clock.now_ms()))
         committed = await self._transact_with_others(request, plan, left_ms)
         if committed is not None:
             return self._receipt(plan, committed)
@@ -184,11 +175,11 @@ class TransactionService:
             commits = await self._commits_of(request.offsets)
         # Check the offsets before anything is written: if the quorum refuses them, it aborts the whole transaction.
         for commit in commits:
-            offsets.check_commit(self._metadata.image, commit)
+            offsets.check_commit(self._node.metadata.image, commit)
         return await self._transact_alone(plan, commits, deadline)
 
     def _receipt(self, plan: Plan, committed: Committed) -> TransactionReceipt:
-        self._counts.transactions.committed += 1
+        self._node.counts.transactions.committed += 1
         return TransactionReceipt(
             receipts=plan.receipts(committed.base_offsets), is_visible=committed.is_visible
         )
@@ -216,7 +207,7 @@ class TransactionService:
         """
         if plan.key is None:
             return True
-        if self._metadata.image.feature_level < SHARED_KEYS_LEVEL:
+        if self._node.metadata.image.feature_level < SHARED_KEYS_LEVEL:
             return False
         return self._lookup.may_be_first(*plan.parts[0].key, plan.key.key_hash)
 
@@ -225,7 +216,7 @@ class TransactionService:
 
         Writing has half of the time. If it fails, each request has the other half to try alone.
         """
-        now_ms = self._clock.now_ms()
+        now_ms = self._node.clock.now_ms()
         write_by, deadline = now_ms + timeout_ms / 2, now_ms + timeout_ms
         async with self._slots.taken(timeout_ms=self._left(write_by)) as slot:
             return await self._commit_parts(
@@ -262,9 +253,9 @@ class TransactionService:
                     # Leaders aborted this node's transaction: they believed that the node was gone, or another request
                     # with the key had it aborted. The request itself was not refused, so another transaction may work.
                     error = NoLeaderError(f"{ended.message}; nothing was written, try again")
-            if self._clock.now_ms() >= deadline:
+            if self._node.clock.now_ms() >= deadline:
                 raise error
-            await self._clock.sleep(SHORT_RETRY_MS)
+            await self._node.clock.sleep(SHORT_RETRY_MS)
 
     async def _plan(self, request: TransactionRequest) -> Plan:
         """Return the request's records by partition. Raise if one of them may not be stored."""
@@ -312,7 +303,7 @@ class TransactionService:
             topic,
             asked,
             sticky=self._sticky,
-            now_ms=self._clock.wall_ms(),
+            now_ms=self._node.clock.wall_ms(),
             timestamps=settings.timestamps,
         )
         # A transaction commits all of its records or none. So one record that may not be stored refuses the request.
@@ -395,7 +386,7 @@ class TransactionService:
         stamp = TransactionStamp(
             ProducerStamp(slot.producer_id, slot.producer_epoch, 0),
             TransactionExtension(
-                self._metadata.node_id, self._standing.broker_epoch, OWNED_TIMEOUT_MS
+                self._node.metadata.node_id, self._node.membership.broker_epoch, OWNED_TIMEOUT_MS
             ),
         )
         written: list[_WrittenPart] = []
@@ -478,12 +469,12 @@ class TransactionService:
             return outcome_of(image, *key, *identity) is not NotCommitted.OPEN
 
         # Get the newest image first: this node's image may not have the end of the other transaction yet.
-        await self._metadata.current_image()
+        await self._node.metadata.current_image()
         wait_ms = min(KEY_WAIT_MS, self._left(deadline))
-        if not await self._metadata.wait_until(is_decided, timeout_ms=wait_ms):
+        if not await self._node.metadata.wait_until(is_decided, timeout_ms=wait_ms):
             with suppress(TransactionCommittedError, StaleProducerEpochError):
                 await self._ends.end(abort_of(*identity))
-        outcome = outcome_of(self._metadata.image, *key, *identity)
+        outcome = outcome_of(self._node.metadata.image, *key, *identity)
         return None if isinstance(outcome, NotCommitted) else outcome.extents
 
     async def _abort_written(self, slot: TransactionSlot, deadline: float) -> None:
@@ -495,7 +486,7 @@ class TransactionService:
         except MilenaError:
             return
         slot.on_ended()
-        self._counts.transactions.aborted += 1
+        self._node.counts.transactions.aborted += 1
 
     # -- sessions --------------------------------------------------------------------------------
 
@@ -508,11 +499,11 @@ class TransactionService:
         """
         is_former_visible = True
         while True:
-            answer = await self._metadata.propose(
+            answer = await self._node.metadata.propose(
                 AllocateProducer(
                     name=transactional_id,
-                    is_transactional=self._metadata.image.feature_level >= producers.LEVEL,
-                    principal=principal_to_own(self._metadata.image),
+                    is_transactional=self._node.metadata.image.feature_level >= producers.LEVEL,
+                    principal=principal_to_own(self._node.metadata.image),
                 ),
                 timeout_ms=PROPOSE_MS,
             )
@@ -544,7 +535,7 @@ class TransactionService:
             MilenaError: as ``TransactionEnds.end``.
             FateUnknownError: the transaction may be committed; repeat the call.
         """
-        deadline = self._clock.now_ms() + request.timeout_ms
+        deadline = self._node.clock.now_ms() + request.timeout_ms
         named = request.transaction
         identity = (named.producer_id, named.producer_epoch)
         async with in_time(request.timeout_ms, nothing("decided")):
@@ -567,13 +558,13 @@ class TransactionService:
                 break
             except StaleLeaderEpochError:
                 # A partition has a new leader since the question. Ask the new leader.
-                if self._clock.now_ms() >= deadline:
+                if self._node.clock.now_ms() >= deadline:
                     raise
-            await self._clock.sleep(SHORT_RETRY_MS)
-        self._counts.transactions.committed += 1
+            await self._node.clock.sleep(SHORT_RETRY_MS)
+        self._node.counts.transactions.committed += 1
         is_visible = False
         if request.until_visible:
-            partitions = self._metadata.image.partitions
+            partitions = self._node.metadata.image.partitions
             states = (partitions.get((extent.topic_id, extent.partition)) for extent in extents)
             # When the transaction is visible, these leaders have written its markers. So they know the new epoch.
             leaders = {state.leader for state in states if state is not None}
@@ -592,10 +583,10 @@ class TransactionService:
             NoQuorumError: nothing was decided.
             FateUnknownError: the transaction may be aborted; repeat the call.
         """
-        deadline = self._clock.now_ms() + timeout_ms
+        deadline = self._node.clock.now_ms() + timeout_ms
         end = abort_of(transaction.producer_id, transaction.producer_epoch)
         await self._end_session(end, deadline)
-        self._counts.transactions.aborted += 1
+        self._node.counts.transactions.aborted += 1
         # Until every leader knows the next epoch, a write of this transaction could get a 200 and yet not count. Until
         # the markers are committed, readers of committed records stop at the transaction's records.
         next_epoch = transaction.producer_epoch + 1
@@ -606,7 +597,7 @@ class TransactionService:
 
     async def open_transactions(self, *, older_than_ms: int) -> Sequence[OpenTransaction]:
         """Return the transactions that have been open for at least ``older_than_ms``, the oldest first."""
-        before_ms = self._clock.wall_ms() - older_than_ms
+        before_ms = self._node.clock.wall_ms() - older_than_ms
         found = await self._lookup.open_transactions()
         return [one for one in found if one.began_ms <= before_ms]
 
@@ -631,7 +622,7 @@ class TransactionService:
         Empty if the quorum confirmed the leaders now, or if the transaction has ended, so that the quorum alone decides
         the response.
         """
-        image = self._metadata.image
+        image = self._node.metadata.image
         is_bound = image.feature_level >= LEADER_EPOCHS_LEVEL
         producer = image.producers.get(identity[0])
         # Each end of a transaction raises its producer's epoch. So if the image has a later epoch than the request, the
@@ -648,7 +639,7 @@ class TransactionService:
         except MilenaError:
             # If the transaction has ended, leaders report other records, or cannot be asked. The quorum knows how it
             # ended.
-            if not _is_over(await self._metadata.current_image(), identity):
+            if not _is_over(await self._node.metadata.current_image(), identity):
                 raise
             return ()
         return tuple(epochs) if is_bound else ()
@@ -696,7 +687,7 @@ class TransactionService:
         except FateUnknownError:
             raise
         except MilenaError:
-            producer = self._metadata.image.producers.get(end.producer_id)
+            producer = self._node.metadata.image.producers.get(end.producer_id)
             if producer is not None and producer.producer_epoch > end.producer_epoch:
                 await self._producers.end_former(
                     end.producer_id,
@@ -731,9 +722,9 @@ class TransactionService:
                 raise unknown from error
             else:
                 return
-            if self._clock.now_ms() >= deadline:
+            if self._node.clock.now_ms() >= deadline:
                 raise unknown
-            await self._clock.sleep(SHORT_RETRY_MS)
+            await self._node.clock.sleep(SHORT_RETRY_MS)
 
     async def _is_seen(
         self, identity: Identity, extents: Sequence[TransactionExtent], deadline: float
@@ -769,7 +760,7 @@ class TransactionService:
         return tuple(commits)
 
     def _left(self, deadline: float) -> float:
-        return max(1, deadline - self._clock.now_ms())
+        return max(1, deadline - self._node.clock.now_ms())
 
 
 def _is_over(image: Image, identity: Identity) -> bool:

@@ -11,12 +11,10 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 
-from milena.model.clock import Clock
 from milena.model.errors import MilenaError, NotReadyError
 from node.config.budgets import SHORT_RETRY_MS
-from node.metadata.store import MetadataStore
+from node.context import NodeContext
 from node.peers.messages import Done, ask, peer_handler
-from node.peers.port import Peers
 from node.replication.transaction_markers import TransactionMarkers
 from node.services.messages import (
     MARKED_TRANSACTION,
@@ -40,24 +38,20 @@ _Unseen = tuple[Identity, tuple[PartitionKey, ...]]
 class TransactionSight:
     """Waits until readers see the ends of transactions; as a leader, tells other nodes. Owned by the data loop."""
 
-    def __init__(
-        self, *, metadata: MetadataStore, markers: TransactionMarkers, peer: Peers, clock: Clock
-    ) -> None:
-        self._metadata = metadata
-        self._clock = clock
+    def __init__(self, node: NodeContext, *, markers: TransactionMarkers) -> None:
+        self._node = node
         self._markers = markers
-        self._peer = peer
         self._unseen: dict[_Unseen, list[asyncio.Future[None]]] = {}
         self._asking: set[asyncio.Task[None]] = set()
-        self._ending = metadata.image.ending
+        self._ending = node.metadata.image.ending
         self.on_marked_transaction = peer_handler(MARKED_TRANSACTION, self._tell_marked)
-        metadata.listen(self._on_image)
+        node.metadata.listen(self._on_image)
 
     async def seen(
         self, identity: Identity, keys: Sequence[PartitionKey], *, timeout_ms: float
     ) -> bool:
         """Wait until readers see a committed transaction in all of these partitions; False if the time is up first."""
-        if not _is_ending(self._metadata.image, identity, keys):
+        if not _is_ending(self._node.metadata.image, identity, keys):
             return True
         seen: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         # Two requests for the same commit share a key here. If several requests share a transaction, each waits only
@@ -102,7 +96,7 @@ class TransactionSight:
     async def _ended(self, identity: Identity, epochs: dict[PartitionKey, int]) -> None:
         """Ask the leaders, and their successors, until each has confirmed that the marker is committed."""
         while True:
-            partitions = self._metadata.image.partitions
+            partitions = self._node.metadata.image.partitions
             # If a topic was deleted, its partitions have no readers.
             epochs = {key: epoch for key, epoch in epochs.items() if key in partitions}
             by_leader: dict[int, list[PartitionKey]] = {}
@@ -120,7 +114,7 @@ class TransactionSight:
                         del epochs[key]
             if not epochs:
                 return
-            await self._clock.sleep(SHORT_RETRY_MS)
+            await self._node.clock.sleep(SHORT_RETRY_MS)
 
     async def _has_ended(
         self, leader: int, identity: Identity, keys: Sequence[PartitionKey]
@@ -147,7 +141,7 @@ class TransactionSight:
         """Wait until all leaders have responded. If one cannot be asked, wait for the image instead."""
         by_leader: dict[int, list[PartitionKey]] = {}
         for key in keys:
-            state = self._metadata.image.partitions.get(key)
+            state = self._node.metadata.image.partitions.get(key)
             if state is None or state.leader is None:
                 return
             by_leader.setdefault(state.leader, []).append(key)
@@ -171,10 +165,10 @@ class TransactionSight:
             partitions=tuple(PartitionRow(*key) for key in keys),
             may_lack=may_lack,
         )
-        if leader == self._metadata.node_id:
+        if leader == self._node.metadata.node_id:
             await self._tell_marked(request)
         else:
-            await ask(self._peer, leader, MARKED_TRANSACTION, request, timeout_ms=ASK_MS)
+            await ask(self._node.peers, leader, MARKED_TRANSACTION, request, timeout_ms=ASK_MS)
 
     async def _tell_marked(self, request: MarkedTransactionRequest) -> Done:
         """Respond once the markers are committed in all these partitions, as their leader.

@@ -20,7 +20,6 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from milena.model.clock import Clock
 from milena.model.errors import (
     DrainingError,
     MilenaError,
@@ -32,11 +31,9 @@ from milena.model.errors import (
     TransactionNotFoundError,
 )
 from node.config.budgets import ANSWER_MS, BARRIER_MS, PROPOSE_MS, RETRY_MS, SHORT_RETRY_MS
+from node.context import NodeContext
 from node.metadata.batched_proposals import BatchedProposals
-from node.metadata.store import MetadataStore
-from node.metrics.counts import NodeCounts
 from node.peers.messages import Done, ask, peer_handler
-from node.peers.port import Peers
 from node.replication.transaction_ends import TransactionEnds
 from node.services.messages import KNOWN_IMAGE, KnownImageRequest
 from node.services.producers import principal_to_own
@@ -90,27 +87,20 @@ class TransactionalIds:
     """Serves transactions of Kafka clients; as a leader, finds the transaction of a record. Owned by the data loop."""
 
     def __init__(
-        self,
-        *,
-        metadata: MetadataStore,
-        clock: Clock,
-        ends: TransactionEnds,
-        lookup: TransactionLookup,
-        peer: Peers,
-        counts: NodeCounts,
+        self, node: NodeContext, *, ends: TransactionEnds, lookup: TransactionLookup
     ) -> None:
-        self._metadata = metadata
-        self._clock = clock
+        self._metadata = node.metadata
+        self._clock = node.clock
         self._ends = ends
         self._lookup = lookup
-        self._peer = peer
-        self._counts = counts
+        self._peer = node.peers
+        self._counts = node.counts
         self._enlistments: BatchedProposals[Enlistment] = BatchedProposals(
             propose=self._propose_enlistments,
             size_of=_size,
             changes_max=ENLISTMENTS_PER_COMMAND_MAX,
             bytes_max=COMMAND_BYTES_MAX,
-            contained=counts.contained,
+            contained=node.counts.contained,
             task="kafka-enlistments",
         )
         self.on_known_image = peer_handler(KNOWN_IMAGE, self._tell_known)

@@ -393,7 +393,7 @@ EXACTLY_ONCE: tuple[Mutation, ...] = (
         name="shared-keys-level",
         guard="keys share a transaction once every node is of a release that knows several keys of a batch",
         module=SERVICE,
-        old="if self._metadata.image.feature_level < SHARED_KEYS_LEVEL:",
+        old="if self._node.metadata.image.feature_level < SHARED_KEYS_LEVEL:",
         new="if False:",
         by=SHARED_KEYS_TESTS,
     ),

@@ -72,7 +72,7 @@ GROUPS: tuple[Mutation, ...] = (
         guard="what is committed is told after a barrier",
         module="node.groups.group_service",
         old="        image, _ = await self._current(group)\n        return offsets_of(",
-        new="        image = self._metadata.image\n        return offsets_of(",
+        new="        image = self._node.metadata.image\n        return offsets_of(",
         by="tests/unit/node/groups/test_group_offsets.py",
     ),
     Mutation(

@@ -2,6 +2,8 @@
 
 import math
 import struct
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -17,6 +19,9 @@ from node.services.history import DATES_MS_MAX, summed
 from node.services.messages import HistoryAnswer
 from tests.support.clusters.nodes import Cluster, SimNode, cluster_of
 from tests.support.time.virtual_time import after, virtual
+
+if TYPE_CHECKING:
+    from node.context import NodeContext
 
 
 def last(view: HistoryView, name: str, node_id: int | None = None) -> float:
@@ -144,7 +149,8 @@ async def test_a_timer_that_goes_off_early_loses_nothing() -> None:
     async with cluster_of() as cluster:
         await cluster.create("t", (2, 1, 3))
         leader = cluster.nodes[2]
-        leader.history._clock = EarlyClock(leader.history._clock)
+        context: NodeContext = leader.history._node
+        leader.history._node = replace(context, clock=EarlyClock(leader.clock))
         for number in range(5):
             await after(STEP_MS)
             await leader.write("t", f"v{number}")
