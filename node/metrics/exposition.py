@@ -14,7 +14,6 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from milena.model.clock import Clock
 from milena.model.errors import DiskFailedError
 from milena.model.types import MonotonicMs
 from node.metrics.counts import (
@@ -99,23 +98,28 @@ class NodeMetrics:
         certificate_expiry_s: Callable[[], Mapping[str, float]],
         has_process: bool = True,
     ) -> None:
-        collectors = [
-            _ImageCollector(node_id, image, is_ready),
-            _QuorumCollector(quorum),
-            _CountsCollector(counts),
-            _KafkaCollector(counts.kafka),
-            _DiskCollector(directory),
-            _CertificateCollector(certificate_expiry_s),
-            _ClockCollector(clock),
-            _GroupSumCollector(groups),
+        rates = Rates()
+        collectors: list[Collector] = [
+            _Part(lambda: _of_image(image(), node_id, is_ready=is_ready())),
+            _Part(lambda: _of_quorum(quorum())),
+            _Part(lambda: _of_counts(counts)),
+            _Part(lambda: _of_kafka(counts.kafka)),
+            _Part(lambda: _of_disk(directory)),
+            _Part(lambda: _of_certificates(certificate_expiry_s())),
+            _Part(lambda: _of_clock(clock)),
+            _Part(lambda: _sums_of_groups(groups())),
         ]
         if has_process:
             collectors.append(ProcessCollector(registry=None))
+        details = [
+            _Part(lambda: _of_replicas(replicas(), rates, clock.now_ms())),
+            _Part(lambda: _of_groups(groups())),
+        ]
         self._brief = CollectorRegistry(auto_describe=False)
         self._whole = CollectorRegistry(auto_describe=False)
         for collector in collectors:
             self._brief.register(collector)
-        for collector in (*collectors, _ReplicaCollector(replicas, clock), _GroupCollector(groups)):
+        for collector in (*collectors, *details):
             self._whole.register(collector)
 
     def render(self, has_partitions: bool = True) -> bytes:
@@ -126,12 +130,34 @@ class NodeMetrics:
         return generate_latest(self._whole if has_partitions else self._brief)
 
 
-def _gauge(name: str, doc: str, value: float) -> Metric:
-    return GaugeMetricFamily(f"milena_{name}", doc, value=value)
+@dataclass(frozen=True, slots=True, eq=False)
+class _Part(Collector):
+    """The metrics that a function yields at each scrape."""
+
+    read: Callable[[], Iterator[Metric]]
+
+    def collect(self) -> Iterator[Metric]:
+        return self.read()
 
 
-def _counter(name: str, doc: str, value: float) -> Metric:
-    return CounterMetricFamily(f"milena_{name}", doc, value=value)
+def _gauges(*rows: tuple[str, str, float]) -> Iterator[Metric]:
+    """Yield gauges without labels: name, description and value of each."""
+    for name, doc, value in rows:
+        yield GaugeMetricFamily(f"milena_{name}", doc, value=value)
+
+
+def _labelled(
+    kind: Callable[..., GaugeMetricFamily | CounterMetricFamily],
+    name: str,
+    doc: str,
+    labels: Sequence[str],
+    rows: Iterable[tuple[Sequence[str], float]],
+) -> Metric:
+    """Return a metric with labels: the labels' values and the value of each row."""
+    family = kind(f"milena_{name}", doc, labels=labels)
+    for values, value in rows:
+        family.add_metric(values, value)
+    return family
 
 
 def _metrics_of(counts: "DataclassInstance") -> Iterator[Metric]:
@@ -139,90 +165,69 @@ def _metrics_of(counts: "DataclassInstance") -> Iterator[Metric]:
     for item in fields(counts):
         metric: CountMetric | None = item.metadata.get("metric")
         if metric is not None:
-            of_kind = _gauge if metric.is_gauge else _counter
-            yield of_kind(metric.name, metric.doc, getattr(counts, item.name) / metric.per)
+            of_kind = GaugeMetricFamily if metric.is_gauge else CounterMetricFamily
+            value = getattr(counts, item.name) / metric.per
+            yield of_kind(f"milena_{metric.name}", metric.doc, value=value)
 
 
-class _ImageCollector(Collector):
-    """Metrics of the replicated state, from this node's image."""
-
-    def __init__(
-        self, node_id: int, image: Callable[[], Image], is_ready: Callable[[], bool]
-    ) -> None:
-        self._node_id = node_id
-        self._image = image
-        self._is_ready = is_ready
-
-    def collect(self) -> Iterator[Metric]:
-        image = self._image()
-        led = under_replicated = under_min = leaderless = 0
-        for key, partition in image.partitions.items():
-            leaderless += partition.leader is None
-            if partition.leader != self._node_id:
-                continue
-            led += 1
-            under_replicated += len(partition.isr) < len(partition.replicas)
-            topic = image.topics.get(key[0])
-            under_min += topic is not None and len(partition.isr) < min_insync(topic)
-        brokers = list(image.brokers.values())
-        yield _gauge("ready", "1: rejoined, caught up and not draining.", self._is_ready())
-        yield _gauge(
-            "metadata_index", "Index of the last command in this node's image.", image.index
-        )
-        yield _gauge("topics", "Topics in the cluster.", len(image.topics))
-        yield _gauge("partitions", "Partitions in the cluster.", len(image.partitions))
-        yield _gauge(
-            "partitions_leaderless", "Partitions in the cluster without a leader.", leaderless
-        )
-        yield _gauge("partitions_led", "Partitions that this node leads.", led)
-        yield _gauge(
+def _of_image(image: Image, node_id: int, *, is_ready: bool) -> Iterator[Metric]:
+    """Yield metrics of the replicated state, from this node's image."""
+    led = under_replicated = under_min = leaderless = 0
+    for key, partition in image.partitions.items():
+        leaderless += partition.leader is None
+        if partition.leader != node_id:
+            continue
+        led += 1
+        under_replicated += len(partition.isr) < len(partition.replicas)
+        topic = image.topics.get(key[0])
+        under_min += topic is not None and len(partition.isr) < min_insync(topic)
+    brokers = list(image.brokers.values())
+    is_upgrade_pending = cluster.supported_level(image) > image.feature_level
+    yield from _gauges(
+        ("ready", "1: rejoined, caught up and not draining.", is_ready),
+        ("metadata_index", "Index of the last command in this node's image.", image.index),
+        ("topics", "Topics in the cluster.", len(image.topics)),
+        ("partitions", "Partitions in the cluster.", len(image.partitions)),
+        ("partitions_leaderless", "Partitions in the cluster without a leader.", leaderless),
+        ("partitions_led", "Partitions that this node leads.", led),
+        (
             "partitions_under_replicated",
             "Partitions led here whose in-sync replicas are fewer than their replicas.",
             under_replicated,
-        )
-        yield _gauge(
+        ),
+        (
             "partitions_under_min_isr",
             "Partitions led here with fewer in-sync replicas than min.insync.replicas: acks=all is refused.",
             under_min,
-        )
-        yield _gauge("brokers", "Registered brokers.", len(brokers))
-        yield _gauge(
+        ),
+        ("brokers", "Registered brokers.", len(brokers)),
+        (
             "brokers_fenced",
             "Registered brokers that are fenced.",
             sum(b.is_fenced for b in brokers),
-        )
-        yield _gauge("raft_voters", "Voters of the metadata quorum.", len(image.voters))
-        yield _gauge("feature_level", "Feature level of the cluster.", image.feature_level)
-        yield _gauge(
+        ),
+        ("raft_voters", "Voters of the metadata quorum.", len(image.voters)),
+        ("feature_level", "Feature level of the cluster.", image.feature_level),
+        (
             "upgrade_pending",
             "1: all nodes support a higher feature level than the cluster has.",
-            cluster.supported_level(image) > image.feature_level,
-        )
-        yield _gauge(
-            "controller", "1: this node is the controller.", image.controller_id == self._node_id
-        )
+            is_upgrade_pending,
+        ),
+        ("controller", "1: this node is the controller.", image.controller_id == node_id),
+    )
 
 
-class _QuorumCollector(Collector):
-    """Metrics of the metadata quorum as this node sees it."""
-
-    def __init__(self, quorum: Callable[[], QuorumStatus]) -> None:
-        self._quorum = quorum
-
-    def collect(self) -> Iterator[Metric]:
-        status = self._quorum()
-        role = GaugeMetricFamily(
-            "milena_raft_role", "1 for the role of this node.", labels=["role"]
-        )
-        for name in Role:
-            role.add_metric([name.value], status.role is name)
-        yield role
-        yield _gauge(
-            "raft_has_leader", "1: this node knows a Raft leader.", status.leader_id is not None
-        )
-        yield _gauge("raft_term", "Raft term.", status.term)
-        yield _gauge("raft_commit_index", "Last committed index.", status.commit_index)
-        yield _gauge("raft_applied_index", "Last applied index.", status.applied_index)
+def _of_quorum(status: QuorumStatus) -> Iterator[Metric]:
+    """Yield metrics of the metadata quorum as this node sees it."""
+    roles = (([role.value], status.role is role) for role in Role)
+    yield _labelled(GaugeMetricFamily, "raft_role", "1 for the role of this node.", ["role"], roles)
+    has_leader = status.leader_id is not None
+    yield from _gauges(
+        ("raft_has_leader", "1: this node knows a Raft leader.", has_leader),
+        ("raft_term", "Raft term.", status.term),
+        ("raft_commit_index", "Last committed index.", status.commit_index),
+        ("raft_applied_index", "Last applied index.", status.applied_index),
+    )
 
 
 _REPLICA_GAUGES: tuple[tuple[str, str, Callable[[ReplicaSample], float]], ...] = (
@@ -242,102 +247,76 @@ _REPLICA_COUNTERS: tuple[tuple[str, str, Callable[[PartitionCounts], int]], ...]
 )
 
 
-class _ReplicaCollector(Collector):
-    """Metrics of local replicas: their positions, their traffic, and rates of the traffic."""
-
-    def __init__(self, replicas: Callable[[], Iterable[ReplicaSample]], clock: Clock) -> None:
-        self._replicas = replicas
-        self._clock = clock
-        self._rates = Rates()
-
-    def collect(self) -> Iterator[Metric]:
-        samples = [((r.topic, str(r.partition)), r) for r in self._replicas()]
-        for name, doc, value_of in _REPLICA_GAUGES:
-            gauge = GaugeMetricFamily(f"milena_partition_{name}", doc, labels=PARTITION_LABELS)
-            for labels, sample in samples:
-                gauge.add_metric(labels, value_of(sample))
-            yield gauge
-        now_ms = self._clock.now_ms()
-        self._rates.keep({labels for labels, _ in samples})
-        for name, doc, count_of in _REPLICA_COUNTERS:
-            total = CounterMetricFamily(
-                f"milena_partition_{name}", f"{doc}.", labels=PARTITION_LABELS
-            )
-            rate = GaugeMetricFamily(
-                f"milena_partition_{name}_per_second", f"{doc}, a second.", labels=PARTITION_LABELS
-            )
-            for labels, sample in samples:
-                count = count_of(sample.counts)
-                total.add_metric(labels, count)
-                rate.add_metric(labels, self._rates.observe(labels, name, count, now_ms))
-            yield total
-            yield rate
-
-
-class _GroupSumCollector(Collector):
-    """The lag of each group, summed up over the partitions that this node leads."""
-
-    def __init__(self, groups: Callable[[], Sequence[GroupSample]]) -> None:
-        self._groups = groups
-
-    def collect(self) -> Iterator[Metric]:
-        sums: dict[str, float] = {}
-        longest: dict[str, float] = {}
-        unknown: dict[str, float] = {}
-        for sample in self._groups():
-            group = sample.group
-            sums[group] = sums.get(group, 0) + (sample.lag or 0)
-            unknown[group] = unknown.get(group, 0) + (sample.lag is None or sample.lag_ms is None)
-            if sample.lag_ms is not None:
-                longest[group] = max(longest.get(group, 0), sample.lag_ms / 1000)
-        for name, doc, values in (
-            ("lag_sum", "Records that the group has not committed, in partitions led here.", sums),
-            (
-                "lag_seconds_max",
-                "The largest of the group's milena_group_lag_seconds in partitions led here.",
-                longest,
-            ),
-            ("lag_unknown", "Partitions led here in which the group's lag is not known.", unknown),
-        ):
-            gauge = GaugeMetricFamily(f"milena_group_{name}", doc, labels=["group"])
-            for group, value in values.items():
-                gauge.add_metric([group], value)
-            yield gauge
-
-
-class _GroupCollector(Collector):
-    """Lag and committed offset of each group in each partition that this node leads, the largest lags first."""
-
-    def __init__(self, groups: Callable[[], Sequence[GroupSample]]) -> None:
-        self._groups = groups
-
-    def collect(self) -> Iterator[Metric]:
-        lag = GaugeMetricFamily(
-            "milena_group_lag", "Records that the group has not committed.", labels=GROUP_LABELS
+def _of_replicas(
+    replicas: Iterable[ReplicaSample], rates: "Rates", now_ms: MonotonicMs
+) -> Iterator[Metric]:
+    """Yield metrics of local replicas: their positions, their traffic, and rates of the traffic."""
+    samples = [((r.topic, str(r.partition)), r) for r in replicas]
+    for name, doc, value_of in _REPLICA_GAUGES:
+        values = ((labels, value_of(sample)) for labels, sample in samples)
+        yield _labelled(GaugeMetricFamily, f"partition_{name}", doc, PARTITION_LABELS, values)
+    rates.keep({labels for labels, _ in samples})
+    for name, doc, count_of in _REPLICA_COUNTERS:
+        counted = [(labels, count_of(sample.counts)) for labels, sample in samples]
+        yield _labelled(
+            CounterMetricFamily, f"partition_{name}", f"{doc}.", PARTITION_LABELS, counted
         )
-        seconds = GaugeMetricFamily(
-            "milena_group_lag_seconds",
+        yield _labelled(
+            GaugeMetricFamily,
+            f"partition_{name}_per_second",
+            f"{doc}, a second.",
+            PARTITION_LABELS,
+            ((labels, rates.observe(labels, name, count, now_ms)) for labels, count in counted),
+        )
+
+
+def _sums_of_groups(samples: Sequence[GroupSample]) -> Iterator[Metric]:
+    """Yield the lag of each group, summed up over the partitions that this node leads."""
+    sums: dict[str, float] = {}
+    longest: dict[str, float] = {}
+    unknown: dict[str, float] = {}
+    for sample in samples:
+        group = sample.group
+        sums[group] = sums.get(group, 0) + (sample.lag or 0)
+        unknown[group] = unknown.get(group, 0) + (sample.lag is None or sample.lag_ms is None)
+        if sample.lag_ms is not None:
+            longest[group] = max(longest.get(group, 0), sample.lag_ms / 1000)
+    for name, doc, values in (
+        ("lag_sum", "Records that the group has not committed, in partitions led here.", sums),
+        (
+            "lag_seconds_max",
+            "The largest of the group's milena_group_lag_seconds in partitions led here.",
+            longest,
+        ),
+        ("lag_unknown", "Partitions led here in which the group's lag is not known.", unknown),
+    ):
+        rows = (([group], value) for group, value in values.items())
+        yield _labelled(GaugeMetricFamily, f"group_{name}", doc, ["group"], rows)
+
+
+def _of_groups(samples: Sequence[GroupSample]) -> Iterator[Metric]:
+    """Yield lag and committed offset of each group in each partition that this node leads, the largest lags first."""
+    if len(samples) > GROUP_PARTITIONS_MAX:
+        samples = nlargest(GROUP_PARTITIONS_MAX, samples, key=lambda one: one.lag or 0)
+    found = [((s.group, s.topic, str(s.partition)), s) for s in samples]
+    for name, doc, rows in (
+        (
+            "lag",
+            "Records that the group has not committed.",
+            [(labels, s.lag) for labels, s in found if s.lag is not None],
+        ),
+        (
+            "lag_seconds",
             "How long the first record that the group has not committed has been there.",
-            labels=GROUP_LABELS,
-        )
-        committed = GaugeMetricFamily(
-            "milena_group_committed_offset",
+            [(labels, s.lag_ms / 1000) for labels, s in found if s.lag_ms is not None],
+        ),
+        (
+            "committed_offset",
             "Next offset that the group will read.",
-            labels=GROUP_LABELS,
-        )
-        samples = self._groups()
-        if len(samples) > GROUP_PARTITIONS_MAX:
-            samples = nlargest(GROUP_PARTITIONS_MAX, samples, key=lambda one: one.lag or 0)
-        for sample in samples:
-            labels = (sample.group, sample.topic, str(sample.partition))
-            committed.add_metric(labels, sample.committed_offset)
-            if sample.lag is not None:
-                lag.add_metric(labels, sample.lag)
-            if sample.lag_ms is not None:
-                seconds.add_metric(labels, sample.lag_ms / 1000)
-        yield lag
-        yield seconds
-        yield committed
+            [(labels, s.committed_offset) for labels, s in found],
+        ),
+    ):
+        yield _labelled(GaugeMetricFamily, f"group_{name}", doc, GROUP_LABELS, rows)
 
 
 class Rates:
@@ -369,106 +348,75 @@ class Rates:
         return (count - old) * 1000 / (now_ms - old_ms) if now_ms > old_ms else 0.0
 
 
-class _DiskCollector(Collector):
-    """Size and free space of the disk; no metrics while they are unknown."""
-
-    def __init__(self, directory: DiskSpace) -> None:
-        self._directory = directory
-
-    def collect(self) -> Iterator[Metric]:
-        try:
-            free_bytes, total_bytes = self._directory.free_bytes(), self._directory.total_bytes()
-        except DiskFailedError:
-            return
-        yield _gauge(
-            "disk_free_bytes", "Space left on the file system of the data directory.", free_bytes
-        )
-        yield _gauge("disk_size_bytes", "Size of that file system.", total_bytes)
+def _of_disk(directory: DiskSpace) -> Iterator[Metric]:
+    """Yield size and free space of the disk; nothing while they are unknown."""
+    try:
+        free_bytes, total_bytes = directory.free_bytes(), directory.total_bytes()
+    except DiskFailedError:
+        return
+    yield from _gauges(
+        ("disk_free_bytes", "Space left on the file system of the data directory.", free_bytes),
+        ("disk_size_bytes", "Size of that file system.", total_bytes),
+    )
 
 
-class _CertificateCollector(Collector):
-    """When the certificates in use expire; no metrics without TLS."""
-
-    def __init__(self, expiry_s: Callable[[], Mapping[str, float]]) -> None:
-        self._expiry_s = expiry_s
-
-    def collect(self) -> Iterator[Metric]:
-        gauge = GaugeMetricFamily(
-            "milena_tls_certificate_expiry_timestamp_seconds",
-            "When the first certificate of a file in use expires, as unix time.",
-            labels=["file"],
-        )
-        for name, at_s in self._expiry_s().items():
-            gauge.add_metric([name], at_s)
-        yield gauge
+def _of_certificates(expiry_s: Mapping[str, float]) -> Iterator[Metric]:
+    """Yield when the certificates in use expire; no samples without TLS."""
+    yield _labelled(
+        GaugeMetricFamily,
+        "tls_certificate_expiry_timestamp_seconds",
+        "When the first certificate of a file in use expires, as unix time.",
+        ["file"],
+        (([name], at_s) for name, at_s in expiry_s.items()),
+    )
 
 
-class _KafkaCollector(Collector):
-    """The Kafka interface; no sample of requests before the first one."""
-
-    def __init__(self, counts: KafkaCounts) -> None:
-        self._counts = counts
-
-    def collect(self) -> Iterator[Metric]:
-        requests = CounterMetricFamily(
-            "milena_kafka_requests",
-            "Requests of Kafka clients, by API and the first error code of the response; 0: no error.",
-            labels=["api", "code"],
-        )
-        for (api, code), count in sorted(self._counts.requests.items()):
-            requests.add_metric([api, str(code)], count)
-        yield requests
-        yield from _metrics_of(self._counts)
+def _of_kafka(counts: KafkaCounts) -> Iterator[Metric]:
+    """Yield metrics of the Kafka interface; no sample of requests before the first one."""
+    yield _labelled(
+        CounterMetricFamily,
+        "kafka_requests",
+        "Requests of Kafka clients, by API and the first error code of the response; 0: no error.",
+        ["api", "code"],
+        (([api, str(code)], count) for (api, code), count in sorted(counts.requests.items())),
+    )
+    yield from _metrics_of(counts)
 
 
-class _ClockCollector(Collector):
-    """How the machine's wall clock compares with the cluster's time."""
-
-    def __init__(self, clock: ClusterClock) -> None:
-        self._clock = clock
-
-    def collect(self) -> Iterator[Metric]:
-        clock = self._clock
-        yield _gauge(
+def _of_clock(clock: ClusterClock) -> Iterator[Metric]:
+    """Yield how the machine's wall clock compares with the cluster's time."""
+    yield from _gauges(
+        (
             "clock_known",
             "1: this node knows the cluster's time. 0: it deletes, forgets and aborts nothing by time.",
             clock.is_known,
-        )
-        yield _gauge(
+        ),
+        (
             "clock_out_of_bounds",
             "1: the machine's wall clock is more than clock_skew_ms_max off the cluster's time, which counts instead.",
             clock.is_out_of_bounds,
-        )
-        offset_ms = clock.offset_ms
-        if offset_ms is not None:
-            yield _gauge(
-                "clock_offset_ms",
-                "How far the machine's wall clock is ahead of the cluster's time.",
-                offset_ms,
-            )
+        ),
+    )
+    offset_ms = clock.offset_ms
+    if offset_ms is not None:
+        doc = "How far the machine's wall clock is ahead of the cluster's time."
+        yield from _gauges(("clock_offset_ms", doc, offset_ms))
 
 
-class _CountsCollector(Collector):
-    """Metrics from the counts of this node."""
-
-    def __init__(self, counts: NodeCounts) -> None:
-        self._counts = counts
-
-    def collect(self) -> Iterator[Metric]:
-        counts = self._counts
-        yield from _metrics_of(counts)
-        contained = CounterMetricFamily(
-            "milena_contained_errors",
-            "Unexpected errors that the node survived, by where they were caught: each is a bug.",
-            labels=["entry"],
-        )
-        for entry, count in counts.contained.counts.items():
-            contained.add_metric([entry.value], count)
-        yield contained
-        yield _histogram("commit_seconds", "From append to commit, of acks=all.", counts.commit_ms)
-        yield _histogram("sync_seconds", "One sync of a log to the disk.", counts.sync_ms)
-        for part in (counts.compaction, counts.groups, counts.scrub, counts.transactions):
-            yield from _metrics_of(part)
+def _of_counts(counts: NodeCounts) -> Iterator[Metric]:
+    """Yield metrics from the counts of this node."""
+    yield from _metrics_of(counts)
+    yield _labelled(
+        CounterMetricFamily,
+        "contained_errors",
+        "Unexpected errors that the node survived, by where they were caught: each is a bug.",
+        ["entry"],
+        (([entry.value], count) for entry, count in counts.contained.counts.items()),
+    )
+    yield _histogram("commit_seconds", "From append to commit, of acks=all.", counts.commit_ms)
+    yield _histogram("sync_seconds", "One sync of a log to the disk.", counts.sync_ms)
+    for part in (counts.compaction, counts.groups, counts.scrub, counts.transactions):
+        yield from _metrics_of(part)
 
 
 def _histogram(name: str, doc: str, latency: LatencyCounts) -> Metric:
