@@ -210,72 +210,55 @@ def dial_address() -> OptionKind:
 
 
 def addresses() -> OptionKind:
-    """Return the kind of lists of addresses: a TOML array, or a text with commas."""
-
-    def parse(value: object) -> tuple[Address, ...]:
-        items = value if isinstance(value, list) else _items(_text(value))
-        return tuple(parse_address(item) for item in items)
-
-    return OptionKind(
-        allowed="HOST:PORT[,HOST:PORT...]",
-        placeholder="HOST:PORT,...",
-        parse=parse,
-        show=lambda value: ",".join(map(str, value)) if isinstance(value, tuple) else "",
-    )
+    """Return the kind of lists of addresses."""
+    return _list(parse_address, "HOST:PORT[,HOST:PORT...]", "HOST:PORT,...")
 
 
 def origins() -> OptionKind:
-    """Return the kind of lists of web origins: a TOML array, or a text with commas."""
-
-    def parse(value: object) -> tuple[str, ...]:
-        items = value if isinstance(value, list) else _items(_text(value))
-        return tuple(str(url().parse(item)).lower() for item in items)
-
-    return OptionKind(
-        allowed="http://HOST[:PORT] or https://HOST[:PORT], separated by commas; no `*`",
-        placeholder="URL,...",
-        parse=parse,
-        show=lambda value: ",".join(value) if isinstance(value, tuple) else "",
+    """Return the kind of lists of web origins."""
+    return _list(
+        lambda item: str(url().parse(item)).lower(),
+        "http://HOST[:PORT] or https://HOST[:PORT], separated by commas; no `*`",
+        "URL,...",
     )
 
 
 def host_names() -> OptionKind:
-    """Return the kind of lists of host names: a TOML array, or a text with commas."""
+    """Return the kind of lists of host names."""
 
-    def parse(value: object) -> tuple[str, ...]:
-        items = value if isinstance(value, list) else _items(_text(value))
-        for item in items:
-            if item != "*" and not _HOST.match(str(item).removeprefix(".")):
-                raise ValueError(
-                    f"'{item}' is not the name of a host: give it without scheme and port"
-                )
-        return tuple(str(item).lower() for item in items)
+    def parse(item: object) -> str:
+        if item != "*" and not _HOST.match(str(item).removeprefix(".")):
+            raise ValueError(f"'{item}' is not the name of a host: give it without scheme and port")
+        return str(item).lower()
 
-    return OptionKind(
-        allowed="HOST or .DOMAIN, separated by commas; `*` for any name",
-        placeholder="HOST,...",
-        parse=parse,
-        show=lambda value: ",".join(value) if isinstance(value, tuple) else "",
-    )
+    return _list(parse, "HOST or .DOMAIN, separated by commas; `*` for any name", "HOST,...")
 
 
 def networks() -> OptionKind:
-    """Return the kind of lists of IP addresses and networks: a TOML array, or a text with commas."""
+    """Return the kind of lists of IP addresses and networks."""
 
-    def parse(value: object) -> tuple[str, ...]:
+    def parse(item: object) -> str:
+        try:
+            ipaddress.ip_network(str(item), strict=False)
+        except ValueError:
+            raise ValueError(f"'{item}' is neither an address nor a network") from None
+        return str(item)
+
+    return _list(parse, "ADDRESS or ADDRESS/BITS, separated by commas", "NETWORK,...")
+
+
+def _list(parse_item: Callable[[object], object], allowed: str, placeholder: str) -> OptionKind:
+    """Return a kind of lists: a TOML array, or a text with commas."""
+
+    def parse(value: object) -> tuple[object, ...]:
         items = value if isinstance(value, list) else _items(_text(value))
-        for item in items:
-            try:
-                ipaddress.ip_network(str(item), strict=False)
-            except ValueError:
-                raise ValueError(f"'{item}' is neither an address nor a network") from None
-        return tuple(str(item) for item in items)
+        return tuple(parse_item(item) for item in items)
 
     return OptionKind(
-        allowed="ADDRESS or ADDRESS/BITS, separated by commas",
-        placeholder="NETWORK,...",
+        allowed=allowed,
+        placeholder=placeholder,
         parse=parse,
-        show=lambda value: ",".join(value) if isinstance(value, tuple) else "",
+        show=lambda value: ",".join(map(str, value)) if isinstance(value, tuple) else "",
     )
 
 

@@ -31,27 +31,40 @@ class OptionDoc:
     """Whether the field has no flag, because every user of the machine can see command lines."""
 
 
-def option(
-    default: Any,  # noqa: ANN401  (of the field's own type)
-    kind: OptionKind,
-    doc: str,
-    group: str,
-    *,
-    says: str | None = None,
-    is_secret: bool = False,
-) -> Any:  # noqa: ANN401  (as ``dataclasses.field``)
-    """Return a field of ``NodeConfig`` with its metadata. ``default``: the value, or ``dict`` for an empty one."""
-    if says is None and default is None:
-        says = "none"
-    described = OptionDoc(kind=kind, doc=doc, group=group, default=says, is_secret=is_secret)
-    if default is dict:
-        return field(default_factory=dict, metadata={"option": described})
-    return field(default=default, metadata={"option": described})
+@dataclass(frozen=True, slots=True)
+class OptionGroup:
+    """A section of the documentation."""
+
+    name: str
+
+    def option(
+        self,
+        default: Any,  # noqa: ANN401  (of the field's own type)
+        kind: OptionKind,
+        doc: str,
+        *,
+        says: str | None = None,
+        is_secret: bool = False,
+    ) -> Any:  # noqa: ANN401  (as ``dataclasses.field``)
+        """Return a field of ``NodeConfig`` with its metadata. ``default``: the value, or ``dict`` for an empty one."""
+        if says is None and default is None:
+            says = "none"
+        described = OptionDoc(
+            kind=kind, doc=doc, group=self.name, default=says, is_secret=is_secret
+        )
+        if default is dict:
+            return field(default_factory=dict, metadata={"option": described})
+        return field(default=default, metadata={"option": described})
 
 
-NODE, CLUSTER, SECURITY = "Node", "Cluster", "Security"
-TOPICS, REPLICATION, LIMITS, LOGS = "Topics", "Replication and quorum", "Limits", "Logs"
-GROUPS = "Consumer groups"
+NODE = OptionGroup("Node")
+CLUSTER = OptionGroup("Cluster")
+SECURITY = OptionGroup("Security")
+TOPICS = OptionGroup("Topics")
+REPLICATION = OptionGroup("Replication and quorum")
+GROUPS = OptionGroup("Consumer groups")
+LIMITS = OptionGroup("Limits")
+LOGS = OptionGroup("Logs")
 _LIMITS = ApiLimits()
 
 
@@ -59,581 +72,498 @@ _LIMITS = ApiLimits()
 class NodeConfig:
     """The options that an operator may set. Build it with ``load_config``; the constructor checks nothing by itself."""
 
-    node_id: int = option(
+    node_id: int = NODE.option(
         1,
         kinds.integer(1, 999_999_999),
         "Identity of this node in the cluster. It is stored in the data directory and never changes.",
-        NODE,
     )
-    data_dir: Path = option(
+    data_dir: Path = NODE.option(
         Path("milena-data"),
         kinds.path("directory"),
         "Directory that holds all data. The node creates it if it is missing. Only one node at a time may use it.",
-        NODE,
     )
-    listen: Address = option(
+    listen: Address = NODE.option(
         Address("127.0.0.1", 8082),
         kinds.listen_address(),
         "Where the API listens: REST, metrics, health.",
-        NODE,
     )
-    advertise: str | None = option(
+    advertise: str | None = NODE.option(
         None,
         kinds.url(),
         "URL under which clients reach this node.",
-        NODE,
         says="the address of `listen`; if that is a wildcard, the machine's name",
     )
-    kafka_listen: Address | None = option(
+    kafka_listen: Address | None = NODE.option(
         None,
         kinds.listen_address(),
         "Where the node listens for Kafka clients, which speak Kafka's own protocol. It needs the extra `kafka` "
         "of milena-node. Clients use the certificate, users and rights of the API.",
-        NODE,
         says="none: no Kafka interface",
     )
-    kafka_advertise: Address | None = option(
+    kafka_advertise: Address | None = NODE.option(
         None,
         kinds.dial_address(),
         "Address under which Kafka clients reach this node.",
-        NODE,
         says="the address of `kafka_listen`",
     )
-    kafka_external_listen: Address | None = option(
+    kafka_external_listen: Address | None = NODE.option(
         None,
         kinds.listen_address(),
         "A second address where the node listens for Kafka clients. They learn the external addresses of all "
         "nodes, and the clients of `kafka_listen` learn the others. So clients outside a network can reach the "
         "nodes under other names than clients inside.",
-        NODE,
     )
-    kafka_external_advertise: Address | None = option(
+    kafka_external_advertise: Address | None = NODE.option(
         None,
         kinds.dial_address(),
         "Address under which the Kafka clients of `kafka_external_listen` reach this node.",
-        NODE,
         says="the address of `kafka_external_listen`",
     )
-    kafka_one_address: bool = option(
+    kafka_one_address: bool = NODE.option(
         False,
         kinds.switch(),
         "Whether all nodes have the same advertised address for Kafka clients, such as that of a load balancer. "
         "Any node then takes any request, and passes it on to the node that serves it. With "
         "`kafka_external_listen`, this holds for the external address alone.",
-        NODE,
     )
-    rack: str | None = option(
+    rack: str | None = NODE.option(
         None,
         kinds.word("up to 255 characters"),
         "Failure domain of this node, such as a zone. The replicas of a partition are spread over racks.",
-        NODE,
     )
-    drain_timeout_ms: int = option(
+    drain_timeout_ms: int = NODE.option(
         30_000,
         kinds.integer(0, 600_000, "ms"),
         "Longest time that a graceful stop may take to hand over leadership and finish requests.",
-        NODE,
     )
 
-    peer_listen: Address = option(
+    peer_listen: Address = CLUSTER.option(
         Address("127.0.0.1", 7082),
         kinds.listen_address(),
         "Where the node listens for other nodes: Raft messages, replication, forwarded requests.",
-        CLUSTER,
     )
-    peer_advertise: Address | None = option(
+    peer_advertise: Address | None = CLUSTER.option(
         None,
         kinds.dial_address(),
         "Address under which other nodes reach this node.",
-        CLUSTER,
         says="this node's entry in `peers`, else from `peer_listen`",
     )
-    peers: Mapping[int, Address] = option(
+    peers: Mapping[int, Address] = CLUSTER.option(
         dict,
         kinds.voters(),
         "Ids and peer addresses of the voters of the metadata quorum, including this node if it is a voter. Ids "
         "never change; addresses may. Empty: the cluster has only this node.",
-        CLUSTER,
         says="empty",
     )
-    join: tuple[Address, ...] = option(
+    join: tuple[Address, ...] = CLUSTER.option(
         (),
         kinds.addresses(),
         "Peer addresses of a running cluster that this node joins as an observer. An observer holds partitions "
         "and has no vote.",
-        CLUSTER,
         says="empty",
     )
 
-    cluster_secret: str | None = option(
+    cluster_secret: str | None = SECURITY.option(
         None,
         kinds.word("8 to 1024 characters", pattern=r"(?s).{8,1024}"),
         "Secret that all nodes of a cluster share. Peers prove to each other that they have it.",
-        SECURITY,
         is_secret=True,
     )
-    cluster_secret_file: Path | None = option(
+    cluster_secret_file: Path | None = SECURITY.option(
         None,
         kinds.path("file"),
         "File that holds the cluster secret: 8 to 1024 characters; surrounding white space is dropped.",
-        SECURITY,
     )
-    peer_tls_cert_file: Path | None = option(
+    peer_tls_cert_file: Path | None = SECURITY.option(
         None,
         kinds.path("PEM file"),
         "Certificate chain that this node shows to its peers, both when it listens and when it connects.",
-        SECURITY,
     )
-    peer_tls_key_file: Path | None = option(
-        None, kinds.path("PEM file"), "Private key of `peer_tls_cert_file`.", SECURITY
+    peer_tls_key_file: Path | None = SECURITY.option(
+        None, kinds.path("PEM file"), "Private key of `peer_tls_cert_file`."
     )
-    peer_tls_ca_file: Path | None = option(
+    peer_tls_ca_file: Path | None = SECURITY.option(
         None,
         kinds.path("PEM file"),
         "Authority that must have signed the certificates of peers. Each holder of such a certificate counts as a "
         "node of this cluster. It may claim any node id unless `peer_tls_verify_id` is on. The file is renewed "
         "without a restart, as certificates are.",
-        SECURITY,
     )
-    peer_tls_verify_id: bool = option(
+    peer_tls_verify_id: bool = SECURITY.option(
         False,
         kinds.switch(),
         "Accept a peer as node ID only if its certificate has the alternative name `DNS:node-ID` or "
         "`URI:milena:node:ID`. If this is off, a peer with any certificate of `peer_tls_ca_file` may claim any "
         "node id.",
-        SECURITY,
     )
-    tls_cert_file: Path | None = option(
+    tls_cert_file: Path | None = SECURITY.option(
         None,
         kinds.path("PEM file"),
         "Certificate chain of the API. It turns HTTPS on.",
-        SECURITY,
     )
-    tls_key_file: Path | None = option(
-        None, kinds.path("PEM file"), "Private key of `tls_cert_file`.", SECURITY
+    tls_key_file: Path | None = SECURITY.option(
+        None, kinds.path("PEM file"), "Private key of `tls_cert_file`."
     )
-    tls_client_ca_file: Path | None = option(
+    tls_client_ca_file: Path | None = SECURITY.option(
         None,
         kinds.path("PEM file"),
         "Authority that must have signed the certificates of API clients. Without it, clients need no "
         "certificate. The file is renewed without a restart, as certificates are; open connections continue.",
-        SECURITY,
     )
-    tls_client_auth: str | None = option(
+    tls_client_auth: str | None = SECURITY.option(
         None,
         kinds.choice("none", "optional", "required"),
         "Whether API clients must show a certificate of `tls_client_ca_file`. `optional` also accepts clients "
         "that show none, such as probes. A client that shows a certificate and sends no `Authorization` is the "
         "user that the certificate names.",
-        SECURITY,
         says="`required` with `tls_client_ca_file`, else `none`",
     )
-    tls_principal_rule: str | None = option(
+    tls_principal_rule: str | None = SECURITY.option(
         None,
         kinds.pattern(),
         "Pattern that finds the user in a client's certificate. It must match one name of the certificate as a "
         "whole; its first group is the user. Names are written `CN:`, `DNS:`, `URI:` or `EMAIL:` and the name, as "
         "in `URI:spiffe://example\\.org/user/(.+)`. If several names match, they must give the same user.",
-        SECURITY,
         says="the subject's common name",
     )
-    admin_password_file: Path | None = option(
+    admin_password_file: Path | None = SECURITY.option(
         None,
         kinds.path("file"),
         "File that holds the first user's password: 8 to 1024 characters; surrounding white space is dropped. A "
         "cluster without users gets this user as a superuser, and `access_mode`. Until then the cluster accepts "
         "no callers.",
-        SECURITY,
     )
-    admin_user: str = option(
+    admin_user: str = SECURITY.option(
         "admin",
         kinds.word("1 to 255 letters, digits or . _ @ / + = -", pattern=USER_NAME),
         "Name of the first user.",
-        SECURITY,
     )
-    access_mode: str = option(
+    access_mode: str = SECURITY.option(
         AccessMode.REQUIRED,
         kinds.choice(AccessMode.REQUIRED, AccessMode.OPTIONAL),
         "The credentials that a cluster asks of callers once it has its first user. "
         "`required`: credentials and permission. "
         "`optional`: nothing; the nodes log a line for each request that `required` would refuse. To change the "
         "mode later, use `milena access set`.",
-        SECURITY,
     )
-    reset_admin: bool = option(
+    reset_admin: bool = SECURITY.option(
         False,
         kinds.switch(),
         "When the node starts, make `admin_user` a superuser with the password in `admin_password_file`. Use it "
         "if you are locked out, and remove it afterwards.",
-        SECURITY,
     )
-    audit_file: Path | None = option(
+    audit_file: Path | None = SECURITY.option(
         None,
         kinds.path("file"),
         "File to which the node adds a JSON line for each change of users, access, quotas, topics and moves.",
-        SECURITY,
         says="the node's log",
     )
-    access_silence_ms_max: int = option(
+    access_silence_ms_max: int = SECURITY.option(
         30_000,
         kinds.integer(1_000, 86_400_000, "ms"),
         "How long a node without contact to the metadata quorum still uses the access rules that it knows. A "
         "caller whose access was revoked may go on for this long. After that, no caller can read from that node.",
-        SECURITY,
     )
-    oidc_issuer: str | None = option(
+    oidc_issuer: str | None = SECURITY.option(
         None,
         kinds.word("any text without spaces", pattern=r"\S{1,1024}"),
         "Issuer whose tokens (OpenID Connect, JWT) are accepted as `User:oidc:NAME`. It must equal the `iss` of "
         "the tokens exactly. Use the same value on all nodes.",
-        SECURITY,
     )
-    oidc_audience: str | None = option(
+    oidc_audience: str | None = SECURITY.option(
         None,
         kinds.word("any text without spaces", pattern=r"\S{1,1024}"),
         "Audience that the `aud` of an issuer's token must contain. Tokens for other audiences are refused.",
-        SECURITY,
     )
-    oidc_jwks_file: Path | None = option(
+    oidc_jwks_file: Path | None = SECURITY.option(
         None,
         kinds.path("JWKS file"),
         "File with the issuer's public keys. A changed file is read again within a quarter of an hour.",
-        SECURITY,
     )
-    oidc_jwks_url: str | None = option(
+    oidc_jwks_url: str | None = SECURITY.option(
         None,
         kinds.https_url(),
         "URL of the issuer's public keys. The node fetches them every quarter of an hour, and when a token names "
         "a new key. It trusts the system's authorities, or those of `SSL_CERT_FILE`.",
-        SECURITY,
     )
-    oidc_user_claim: str = option(
+    oidc_user_claim: str = SECURITY.option(
         "sub",
         kinds.word(),
         "Claim of an issuer's token that names the user. Use a claim that users cannot choose for themselves.",
-        SECURITY,
     )
-    oidc_groups_claim: str | None = option(
+    oidc_groups_claim: str | None = SECURITY.option(
         None,
         kinds.word(),
         "Claim of an issuer's token that lists groups. Access entries name them as `Group:NAME`.",
-        SECURITY,
     )
-    metrics_public: bool = option(
+    metrics_public: bool = SECURITY.option(
         False,
         kinds.switch(),
         "Let every caller read `/metrics`, which names topics and groups. Otherwise `/metrics` needs DESCRIBE on "
         "the cluster if the cluster asks callers for credentials.",
-        SECURITY,
     )
-    trusted_proxies: tuple[str, ...] = option(
+    trusted_proxies: tuple[str, ...] = SECURITY.option(
         (),
         kinds.networks(),
         "Proxies that this node trusts: it takes the client's address from their `X-Forwarded-For` or `Forwarded`.",
-        SECURITY,
         says="none",
     )
-    cors_origins: tuple[str, ...] = option(
+    cors_origins: tuple[str, ...] = SECURITY.option(
         (),
         kinds.origins(),
         "Origins whose pages may use the API from a browser. Pages of other origins can neither read nor write.",
-        SECURITY,
         says="none",
     )
-    allowed_hosts: tuple[str, ...] = option(
+    allowed_hosts: tuple[str, ...] = SECURITY.option(
         (),
         kinds.host_names(),
         "Additional names by which callers without credentials may reach the cluster. Always allowed are "
         "addresses, names without a dot, names that cannot be registered, and names that nodes advertise.",
-        SECURITY,
         says="none",
     )
 
-    auto_create_topics: bool | None = option(
+    auto_create_topics: bool | None = TOPICS.option(
         None,
         kinds.switch(),
         "Create a missing topic, with the defaults, when a client produces to it.",
-        TOPICS,
         says="true for a node alone and under `milena dev`, else false",
     )
-    default_partitions: int = option(
+    default_partitions: int = TOPICS.option(
         1,
         kinds.integer(1, 1_000),
         "Number of partitions of a new topic if the request does not give one.",
-        TOPICS,
     )
-    default_replication_factor: int | None = option(
+    default_replication_factor: int | None = TOPICS.option(
         None,
         kinds.integer(1, 5),
         "Replicas of each partition of a new topic if the request does not give a number.",
-        TOPICS,
         says="3, or the number of nodes when there are fewer",
     )
-    retention_check_ms: int = option(
+    retention_check_ms: int = TOPICS.option(
         30_000,
         kinds.integer(100, 86_400_000, "ms"),
         "How often the node looks for segments to delete or compact.",
-        TOPICS,
     )
-    compaction_bytes_per_s: int = option(
+    compaction_bytes_per_s: int = TOPICS.option(
         16 << 20,
         kinds.integer(64 << 10, 1 << 40, "bytes/s"),
         "Most bytes a second that compaction reads and writes on this node.",
-        TOPICS,
     )
-    scrub_bytes_per_s: int = option(
+    scrub_bytes_per_s: int = TOPICS.option(
         4 << 20,
         kinds.integer(0, 1 << 40, "bytes/s"),
         "Most stored bytes a second whose checksums the node checks. This finds and restores damaged data before "
         "a client reads it. 0: the node checks only data that a reader or a follower reported as damaged.",
-        TOPICS,
     )
-    scrub_interval_ms: int = option(
+    scrub_interval_ms: int = TOPICS.option(
         7 * 86_400_000,
         kinds.integer(1_000, 365 * 86_400_000, "ms"),
         "Shortest time from the start of one check of all stored data to the start of the next.",
-        TOPICS,
     )
 
-    broker_session_ms: int = option(
+    broker_session_ms: int = REPLICATION.option(
         1_500,
         kinds.integer(200, 60_000, "ms"),
         "The controller fences a node that it has not heard of for this long. A fenced node leads nothing.",
-        REPLICATION,
     )
-    heartbeat_ms: int = option(
+    heartbeat_ms: int = REPLICATION.option(
         250,
         kinds.integer(20, 20_000, "ms"),
         "How often a node reports to the controller. At most a third of `broker_session_ms`.",
-        REPLICATION,
     )
-    clock_skew_ms_max: int = option(
+    clock_skew_ms_max: int = REPLICATION.option(
         2_000,
         kinds.integer(100, 3_600_000, "ms"),
         "How far a node's clock may differ from the clocks of the other voters. A node whose clock differs by "
         "more uses their time and reports it.",
-        REPLICATION,
     )
-    replica_lag_time_max_ms: int = option(
+    replica_lag_time_max_ms: int = REPLICATION.option(
         10_000,
         kinds.integer(500, 3_600_000, "ms"),
         "A follower that has not caught up for this long leaves the in-sync replicas.",
-        REPLICATION,
     )
-    replica_fetch_wait_ms_max: int = option(
+    replica_fetch_wait_ms_max: int = REPLICATION.option(
         500,
         kinds.integer(10, 60_000, "ms"),
         "How long a leader holds a follower's fetch when there are no new records.",
-        REPLICATION,
     )
-    replica_fetch_bytes_max: int = option(
+    replica_fetch_bytes_max: int = REPLICATION.option(
         8 << 20,
         kinds.integer(64 << 10, 48 << 20, "bytes"),
         "Most bytes of a partition in one response to a follower. A larger batch is still sent whole.",
-        REPLICATION,
     )
-    replication_throttle_bytes_per_s: int = option(
+    replication_throttle_bytes_per_s: int = REPLICATION.option(
         0,
         kinds.integer(0, 1 << 40, "bytes/s"),
         "Most bytes a second that this node sends to replicas that a move adds, until they are in sync. 0: no "
         "limit. A move may set a rate of its own.",
-        REPLICATION,
     )
-    cpu_awake_ms: int = option(
+    cpu_awake_ms: int = REPLICATION.option(
         0,
         kinds.integer(0, 60_000, "ms"),
         "After each write, keep the machine's processors awake for this long, and at most twice that. Where "
         "processors wake slowly (virtual machines), this halves the latency of a lone writer. Processors that "
         "are awake use power and their host's time. The option needs `/dev/cpu_dma_latency`. 0: let processors "
         "sleep.",
-        REPLICATION,
     )
-    leader_balance_interval_ms: int = option(
+    leader_balance_interval_ms: int = REPLICATION.option(
         60_000,
         kinds.integer(0, 86_400_000, "ms"),
         "How often partitions are handed back to their preferred leaders. 0: never.",
-        REPLICATION,
     )
-    election_timeout_ms_min: int = option(
+    election_timeout_ms_min: int = REPLICATION.option(
         500,
         kinds.integer(50, 60_000, "ms"),
         "Shortest silence of the Raft leader before a voter stands for election. 1500 suits slow disks.",
-        REPLICATION,
     )
-    election_timeout_ms_max: int = option(
+    election_timeout_ms_max: int = REPLICATION.option(
         1_000,
         kinds.integer(100, 120_000, "ms"),
         "Longest silence of the Raft leader before a voter stands for election. 3000 suits slow disks.",
-        REPLICATION,
     )
-    raft_append_period_ms: int = option(
+    raft_append_period_ms: int = REPLICATION.option(
         100,
         kinds.integer(10, 10_000, "ms"),
         "How often the Raft leader shows that it is alive. Below half of `election_timeout_ms_min`.",
-        REPLICATION,
     )
 
-    offsets_retention_minutes: int = option(
+    offsets_retention_minutes: int = GROUPS.option(
         7 * 24 * 60,
         kinds.integer(1, 100 * 365 * 24 * 60, "minutes"),
         "How long a consumer group's committed offsets are kept after its last member has left. For a group that "
         "never had a member, the time runs from its last commit. (Kafka's `offsets.retention.minutes`.)",
-        GROUPS,
     )
-    offsets_retention_check_ms: int = option(
+    offsets_retention_check_ms: int = GROUPS.option(
         600_000,
         kinds.integer(100, 86_400_000, "ms"),
         "How often the node looks for committed offsets that have expired.",
-        GROUPS,
     )
-    group_initial_rebalance_delay_ms: int = option(
+    group_initial_rebalance_delay_ms: int = GROUPS.option(
         3_000,
         kinds.integer(0, 300_000, "ms"),
         "How long the first member of an empty group of Kafka's classic protocol waits for further members, so "
         "that they share one rebalance. (Kafka's `group.initial.rebalance.delay.ms`.)",
-        GROUPS,
     )
-    transactional_id_expiration_ms: int = option(
+    transactional_id_expiration_ms: int = GROUPS.option(
         7 * 24 * 3_600_000,
         kinds.integer(3_600_000, 100 * 365 * 24 * 3_600_000, "ms"),
         "How long a transactional id is kept after its last transaction began or ended. (Kafka's "
         "`transactional.id.expiration.ms`.)",
-        GROUPS,
     )
-    rest_commit_offsets: str = option(
+    rest_commit_offsets: str = GROUPS.option(
         _LIMITS.rest_commit_offsets,
         kinds.choice("last", "next"),
         "Meaning of `offset` in a REST consumer's commit. `last`: the last record read, as in Confluent's REST "
         "proxy. `next`: the next record to read, as in Strimzi's bridge. A consumer that was created with "
         "`commit.offsets` overrides it.",
-        GROUPS,
     )
-    consumer_instance_timeout_ms: int = option(
+    consumer_instance_timeout_ms: int = GROUPS.option(
         300_000,
         kinds.integer(1_000, 86_400_000, "ms"),
         "A REST consumer that gets no requests for this long is deleted. (`consumer.instance.timeout.ms` of "
         "Confluent's REST proxy.)",
-        GROUPS,
     )
 
-    connections_max: int = option(
+    connections_max: int = LIMITS.option(
         _LIMITS.connections_max,
         kinds.integer(16, 1_000_000),
         "Most client connections that may be open at once, as far as the limit of open files allows. Above it, "
         "the node closes the connection that has waited longest for its client.",
-        LIMITS,
     )
-    request_bytes_max: int = option(
+    request_bytes_max: int = LIMITS.option(
         _LIMITS.request_bytes_max,
         kinds.integer(1 << 10, 60 << 20, "bytes"),
         "Largest request body.",
-        LIMITS,
     )
-    requests_in_flight_max: int = option(
+    requests_in_flight_max: int = LIMITS.option(
         _LIMITS.requests_in_flight_max,
         kinds.integer(1, 1_000_000),
         "Most requests that the node works on at once. Further requests get 429.",
-        LIMITS,
     )
-    streams_max: int = option(
+    streams_max: int = LIMITS.option(
         _LIMITS.streams_max,
         kinds.integer(0, 1_000_000),
         "Most responses that follow a log (NDJSON, server-sent events) and are open at once. Further requests get "
         "429.",
-        LIMITS,
     )
-    bytes_in_flight_max: int = option(
+    bytes_in_flight_max: int = LIMITS.option(
         _LIMITS.bytes_in_flight_max,
         kinds.integer(1 << 20, 1 << 40, "bytes"),
         "Most bytes of requests that the node holds at once. Further HTTP requests get 429; Kafka clients wait.",
-        LIMITS,
     )
-    fetch_bytes_max: int = option(
+    fetch_bytes_max: int = LIMITS.option(
         _LIMITS.fetch_bytes_max,
         kinds.integer(1 << 10, 64 << 20, "bytes"),
         "Most stored bytes in one fetch response. A larger batch is still sent whole.",
-        LIMITS,
     )
-    fetch_wait_ms_max: int = option(
+    fetch_wait_ms_max: int = LIMITS.option(
         _LIMITS.fetch_wait_ms_max,
         kinds.integer(0, 3_600_000, "ms"),
         "Longest time that a client's fetch may wait for records.",
-        LIMITS,
     )
-    produce_timeout_ms_default: int = option(
+    produce_timeout_ms_default: int = LIMITS.option(
         _LIMITS.produce_timeout_ms_default,
         kinds.integer(10, 3_600_000, "ms"),
         "How long a produce request without a timeout of its own waits for its acknowledgement.",
-        LIMITS,
     )
-    produce_timeout_ms_max: int = option(
+    produce_timeout_ms_max: int = LIMITS.option(
         _LIMITS.produce_timeout_ms_max,
         kinds.integer(10, 3_600_000, "ms"),
         "Longest timeout that a produce request may ask for.",
-        LIMITS,
     )
-    body_wait_ms_max: int = option(
+    body_wait_ms_max: int = LIMITS.option(
         _LIMITS.body_wait_ms_max,
         kinds.integer(100, 3_600_000, "ms"),
         "Longest time from the headers of a request to the last byte of its body. A slower request gets 408.",
-        LIMITS,
     )
-    unsent_wait_ms_max: int = option(
+    unsent_wait_ms_max: int = LIMITS.option(
         _LIMITS.unsent_wait_ms_max,
         kinds.integer(100, 3_600_000, "ms"),
         "Longest time that a client may take no byte of a response. After that, the node closes the connection.",
-        LIMITS,
     )
-    unsent_bytes_max: int = option(
+    unsent_bytes_max: int = LIMITS.option(
         _LIMITS.unsent_bytes_max,
         kinds.integer(1 << 20, 1 << 40, "bytes"),
         "Most bytes of responses that clients have not taken yet. Above it, the client that has taken nothing for "
         "longest loses its connection.",
-        LIMITS,
     )
-    bad_credentials_delay_ms: int = option(
+    bad_credentials_delay_ms: int = LIMITS.option(
         _LIMITS.bad_credentials_delay_ms,
         kinds.integer(0, 10_000, "ms"),
         "Delay of a refusal of bad credentials if the connection has already sent bad ones. It slows down "
         "guessing. (`connection.failed.authentication.delay.ms` of Kafka's brokers.)",
-        LIMITS,
     )
-    records_per_request_max: int = option(
+    records_per_request_max: int = LIMITS.option(
         _LIMITS.records_per_request_max,
         kinds.integer(1, 10_000_000),
         "Most records in one request.",
-        LIMITS,
     )
-    request_rate: int = option(
+    request_rate: int = LIMITS.option(
         _LIMITS.request_rate,
         kinds.integer(0, 10**9, "requests/s"),
         "Requests of each caller on this node. 0: no limit. A caller is its principal, or its address if the "
         "cluster does not ask for credentials. A request above the rate waits for up to 200 ms; then it gets 429.",
-        LIMITS,
     )
-    producer_byte_rate: int = option(
+    producer_byte_rate: int = LIMITS.option(
         _LIMITS.producer_byte_rate,
         kinds.integer(0, 1 << 50, "bytes/s"),
         "Bytes of request bodies that each caller may send to this node. 0: no limit. Up to two seconds' worth "
         "may arrive at once.",
-        LIMITS,
     )
-    consumer_byte_rate: int = option(
+    consumer_byte_rate: int = LIMITS.option(
         _LIMITS.consumer_byte_rate,
         kinds.integer(0, 1 << 50, "bytes/s"),
         "Bytes of responses that this node may send to each caller. 0: no limit. The bytes are counted after they "
         "are sent; streams become slower.",
-        LIMITS,
     )
 
-    log_level: str = option(
+    log_level: str = LOGS.option(
         "info",
         kinds.choice("debug", "info", "warning", "error"),
         "Lowest severity that is logged.",
-        LOGS,
     )
-    log_format: str = option(
-        "text", kinds.choice("text", "json"), "Log lines as `key=value` text or as JSON.", LOGS
+    log_format: str = LOGS.option(
+        "text", kinds.choice("text", "json"), "Log lines as `key=value` text or as JSON."
     )
 
     @property
