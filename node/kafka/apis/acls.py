@@ -15,7 +15,7 @@ from http_api.protocol.kafka_codes import KafkaCode
 from milena.model.access import ANY_HOST, Operation, PatternType, Permission, ResourceType
 from milena.model.errors import MilenaError
 from node.config.budgets import LONG_PROPOSE_MS
-from node.kafka.apis.api import Api, Body, KafkaCall, KafkaServices
+from node.kafka.apis.api import Body, KafkaCall, KafkaServices, serves
 from node.kafka.apis.items import ItemError, each, error_fields
 from node.kafka.rights import NUMBERS, needs
 from node.kafka.wire import cold
@@ -99,6 +99,7 @@ def _entry(acl: Acl) -> dict[str, Any]:
 # -- DescribeAcls ----------------------------------------------------------------------------------
 
 
+@serves(29, "DescribeAcls", versions=(1, 3), access=needs("DESCRIBE CLUSTER"))
 async def _describe_acls(services: KafkaServices, call: KafkaCall) -> Body:
     request = call.message()
     acls: Sequence[Acl] = ()
@@ -124,6 +125,7 @@ async def _describe_acls(services: KafkaServices, call: KafkaCall) -> Body:
 # -- CreateAcls ------------------------------------------------------------------------------------
 
 
+@serves(30, "CreateAcls", versions=(1, 3), access=needs("ALTER CLUSTER", is_strict=True))
 async def _create_acls(services: KafkaServices, call: KafkaCall) -> Body:
     request = call.message()
 
@@ -147,6 +149,7 @@ async def _create_acls(services: KafkaServices, call: KafkaCall) -> Body:
 # -- DeleteAcls ------------------------------------------------------------------------------------
 
 
+@serves(31, "DeleteAcls", versions=(1, 3), access=needs("ALTER CLUSTER", is_strict=True))
 async def _delete_acls(services: KafkaServices, call: KafkaCall) -> Body:
     request = call.message()
 
@@ -177,32 +180,4 @@ async def _delete_acls(services: KafkaServices, call: KafkaCall) -> Body:
     )
 
 
-APIS = (
-    Api(
-        key=29,
-        name="DescribeAcls",
-        first=1,
-        last=3,
-        flexible_from=2,
-        handle=_describe_acls,
-        access=needs("DESCRIBE CLUSTER"),
-    ),
-    Api(
-        key=30,
-        name="CreateAcls",
-        first=1,
-        last=3,
-        flexible_from=2,
-        handle=_create_acls,
-        access=needs("ALTER CLUSTER", is_strict=True),
-    ),
-    Api(
-        key=31,
-        name="DeleteAcls",
-        first=1,
-        last=3,
-        flexible_from=2,
-        handle=_delete_acls,
-        access=needs("ALTER CLUSTER", is_strict=True),
-    ),
-)
+APIS = (_describe_acls, _create_acls, _delete_acls)

@@ -302,3 +302,32 @@ class Api:
     """Whether kafka-python decodes its requests."""
     is_pipelined: bool = False
     """Whether requests start behind each other without waiting for the responses of those before."""
+
+
+def serves(
+    key: int,
+    name: str,
+    *,
+    versions: tuple[int, int],
+    access: ApiAccess,
+    bytes_max: int = COLD_BYTES_MAX,
+    is_cold: bool = True,
+    is_pipelined: bool = False,
+) -> Callable[[Handler], Api]:
+    """Make the API of the handler that this decorates. ``versions``: the first and the last one that it serves."""
+
+    def api_of(handle: Handler) -> Api:
+        return Api(
+            key=key,
+            name=name,
+            first=versions[0],
+            last=versions[1],
+            flexible_from=cold.flexible_from(key),
+            handle=handle,
+            bytes_max=bytes_max,
+            access=access,
+            is_cold=is_cold,
+            is_pipelined=is_pipelined,
+        )
+
+    return api_of

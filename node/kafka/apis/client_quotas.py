@@ -11,7 +11,7 @@ from milena.model.access import Operation
 from milena.model.errors import MilenaError
 from milena.model.quotas import EVERY, QuotaKey
 from node.config.budgets import LONG_PROPOSE_MS
-from node.kafka.apis.api import Api, Body, KafkaCall, KafkaServices
+from node.kafka.apis.api import Body, KafkaCall, KafkaServices, serves
 from node.kafka.apis.items import ItemError, each, error_fields, repeated, twice
 from node.kafka.rights import needs
 from node.kafka.wire import cold
@@ -68,6 +68,7 @@ def _fits(quota: Quota, wanted: Mapping[str, str | None], *, is_strict: bool) ->
     return all(kind in parts and name in (None, parts[kind]) for kind, name in wanted.items())
 
 
+@serves(48, "DescribeClientQuotas", versions=(0, 1), access=needs("DESCRIBE_CONFIGS CLUSTER"))
 async def _describe(services: KafkaServices, call: KafkaCall) -> Body:
     request = call.message()
     try:
@@ -139,6 +140,9 @@ def _changes(ops: Iterable[cold.Message]) -> dict[QuotaKey, int | None]:
     return found
 
 
+@serves(
+    49, "AlterClientQuotas", versions=(0, 1), access=needs("ALTER_CONFIGS CLUSTER", is_strict=True)
+)
 async def _alter(services: KafkaServices, call: KafkaCall) -> Body:
     request = call.message()
     # The order of the types makes no difference.
@@ -173,23 +177,4 @@ async def _alter(services: KafkaServices, call: KafkaCall) -> Body:
     )
 
 
-APIS = (
-    Api(
-        key=48,
-        name="DescribeClientQuotas",
-        first=0,
-        last=1,
-        flexible_from=1,
-        handle=_describe,
-        access=needs("DESCRIBE_CONFIGS CLUSTER"),
-    ),
-    Api(
-        key=49,
-        name="AlterClientQuotas",
-        first=0,
-        last=1,
-        flexible_from=1,
-        handle=_alter,
-        access=needs("ALTER_CONFIGS CLUSTER", is_strict=True),
-    ),
-)
+APIS = (_describe, _alter)

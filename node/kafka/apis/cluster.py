@@ -13,7 +13,7 @@ from operator import attrgetter
 
 from http_api.protocol.kafka_codes import KafkaCode
 from milena.model.access import CLUSTER_NAME, Operation, ResourceType
-from node.kafka.apis.api import Api, Body, KafkaCall, KafkaServices
+from node.kafka.apis.api import Body, KafkaCall, KafkaServices, serves
 from node.kafka.apis.items import by_topic
 from node.kafka.apis.metadata import brokers_of
 from node.kafka.rights import KNOWN, needs
@@ -27,6 +27,7 @@ QUORUM_TOPIC = "__cluster_metadata"
 """Kafka's name of the quorum's log."""
 
 
+@serves(60, "DescribeCluster", versions=(0, 2), access=KNOWN)
 async def _describe_cluster(services: KafkaServices, call: KafkaCall) -> Body:
     request = call.message()
     wanted = request.endpoint_type
@@ -90,6 +91,7 @@ def _brokers(
 # -- DescribeQuorum --------------------------------------------------------------------------------
 
 
+@serves(55, "DescribeQuorum", versions=(0, 2), access=needs("DESCRIBE CLUSTER"))
 async def _describe_quorum(services: KafkaServices, call: KafkaCall) -> Body:
     request = call.message()
     asked = [
@@ -159,6 +161,7 @@ def _quorum_row(
     }
 
 
+@serves(35, "DescribeLogDirs", versions=(1, 5), access=needs("DESCRIBE CLUSTER"))
 async def _describe_log_dirs(services: KafkaServices, call: KafkaCall) -> Body:
     request = call.message()
     if not call.rights.permits_cluster(Operation.DESCRIBE):
@@ -203,6 +206,7 @@ def _log_rows(runners: Iterable[PartitionRunner]) -> Iterable[dict[str, object]]
         yield {"name": topic, "partitions": rows}
 
 
+@serves(34, "AlterReplicaLogDirs", versions=(1, 2), access=needs("ALTER CLUSTER"))
 async def _alter_replica_log_dirs(services: KafkaServices, call: KafkaCall) -> Body:
     request = call.message()
     image, root = services.metadata.image, str(services.directory.root)
@@ -229,41 +233,4 @@ async def _alter_replica_log_dirs(services: KafkaServices, call: KafkaCall) -> B
     return call.answer({"results": rows})
 
 
-APIS = (
-    Api(
-        key=34,
-        name="AlterReplicaLogDirs",
-        first=1,
-        last=2,
-        flexible_from=2,
-        handle=_alter_replica_log_dirs,
-        access=needs("ALTER CLUSTER"),
-    ),
-    Api(
-        key=35,
-        name="DescribeLogDirs",
-        first=1,
-        last=5,
-        flexible_from=2,
-        handle=_describe_log_dirs,
-        access=needs("DESCRIBE CLUSTER"),
-    ),
-    Api(
-        key=55,
-        name="DescribeQuorum",
-        first=0,
-        last=2,
-        flexible_from=0,
-        handle=_describe_quorum,
-        access=needs("DESCRIBE CLUSTER"),
-    ),
-    Api(
-        key=60,
-        name="DescribeCluster",
-        first=0,
-        last=2,
-        flexible_from=0,
-        handle=_describe_cluster,
-        access=KNOWN,
-    ),
-)
+APIS = (_alter_replica_log_dirs, _describe_log_dirs, _describe_quorum, _describe_cluster)

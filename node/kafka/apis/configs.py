@@ -11,12 +11,11 @@ from enum import IntEnum, unique
 from http_api.protocol.kafka_codes import KafkaCode
 from milena.model.access import CLUSTER_NAME, Operation, ResourceType
 from node.config.budgets import LONG_PROPOSE_MS
-from node.kafka.apis.api import Api, Body, KafkaCall, KafkaServices
+from node.kafka.apis.api import Body, KafkaCall, KafkaServices, serves
 from node.kafka.apis.items import ItemError, each, error_fields, repeated, twice
 from node.kafka.rights import needs
 from node.kafka.wire import cold
 from node.kafka.wire.configs import (
-    FLEXIBLE_FROM,
     ConfigRow,
     ConfigSource,
     ConfigSynonym,
@@ -70,6 +69,12 @@ def _unknown_type(resource_type: int) -> ItemError:
 # -- DescribeConfigs -------------------------------------------------------------------------------
 
 
+@serves(
+    32,
+    "DescribeConfigs",
+    versions=(1, 4),
+    access=needs("DESCRIBE_CONFIGS TOPIC", "DESCRIBE_CONFIGS CLUSTER"),
+)
 async def _describe_configs(services: KafkaServices, call: KafkaCall) -> Body:
     request = call.message()
 
@@ -177,60 +182,50 @@ def _broker_row(
 
 
 def _node_rows(services: KafkaServices, call: KafkaCall) -> Iterable[ConfigRow]:
-    """Return the options of this node that Kafka has, too, under Kafka's names."""
+    """Yield the options of this node that Kafka has, too, under Kafka's names."""
     defaults, image = services.admin.defaults, services.admin.image
     own = services.metadata.node_id
     broker = image.brokers.get(own)
     listener = f"{services.access.security_protocol}://{call.address.host}:{call.address.port}"
     creates = "true" if defaults.is_auto_create else "false"
     factor = services.admin.default_factor(image)
-    static = ConfigSource.STATIC_BROKER_CONFIG
     text, boolean, number = ConfigType.STRING, ConfigType.BOOLEAN, ConfigType.INT
-    return (
-        _broker_row(
+    static = (
+        (
             "advertised.listeners",
             listener,
             ConfigType.LIST,
             "Where Kafka clients reach this broker. It is the option `kafka_advertise`.",
-            static,
         ),
-        _broker_row(
+        (
             "auto.create.topics.enable",
             creates,
             boolean,
             "Whether a write creates a missing topic. It is the option `auto_create_topics`.",
-            static,
         ),
-        _broker_row(
-            "broker.id",
-            str(own),
-            number,
-            "The id of this broker. It is the option `node_id`.",
-            static,
-        ),
-        _broker_row(
+        ("broker.id", str(own), number, "The id of this broker. It is the option `node_id`."),
+        (
             "broker.rack",
             None if broker is None else broker.rack,
             text,
             "The place of this broker. It is the option `rack`.",
-            static,
         ),
-        _broker_row(
+        (
             "default.replication.factor",
             str(factor),
             number,
             "The replicas of a topic whose creator names no number. It is the option `default_replication_factor`.",
-            static,
         ),
-        _broker_row("delete.topic.enable", "true", boolean, "Whether topics may be deleted."),
-        _broker_row(
+        (
             "num.partitions",
             str(defaults.partition_count),
             number,
             "The partitions of a topic whose creator names no number. It is the option `default_partitions`.",
-            static,
         ),
     )
+    for row in static:
+        yield _broker_row(*row, ConfigSource.STATIC_BROKER_CONFIG)
+    yield _broker_row("delete.topic.enable", "true", boolean, "Whether topics may be deleted.")
 
 
 # -- AlterConfigs and IncrementalAlterConfigs ------------------------------------------------------
@@ -339,10 +334,22 @@ def _words(text: str) -> Collection[str]:
     return [word for part in text.split(",") if (word := part.strip().lower())]
 
 
+@serves(
+    33,
+    "AlterConfigs",
+    versions=(0, 2),
+    access=needs("ALTER_CONFIGS TOPIC", "ALTER_CONFIGS CLUSTER"),
+)
 async def _alter_configs(services: KafkaServices, call: KafkaCall) -> Body:
     return await _alter(services, call, _all_changes)
 
 
+@serves(
+    44,
+    "IncrementalAlterConfigs",
+    versions=(0, 1),
+    access=needs("ALTER_CONFIGS TOPIC", "ALTER_CONFIGS CLUSTER"),
+)
 async def _incremental_alter_configs(services: KafkaServices, call: KafkaCall) -> Body:
     return await _alter(services, call, _single_changes)
 
@@ -350,6 +357,7 @@ async def _incremental_alter_configs(services: KafkaServices, call: KafkaCall) -
 # -- ListConfigResources ---------------------------------------------------------------------------
 
 
+@serves(74, "ListConfigResources", versions=(0, 1), access=needs("DESCRIBE_CONFIGS CLUSTER"))
 async def _list_config_resources(services: KafkaServices, call: KafkaCall) -> Body:
     request = call.message()
     # Version 0 lists client metrics alone.
@@ -374,41 +382,4 @@ async def _list_config_resources(services: KafkaServices, call: KafkaCall) -> Bo
     return call.answer({"config_resources": rows})
 
 
-APIS = (
-    Api(
-        key=32,
-        name="DescribeConfigs",
-        first=1,
-        last=4,
-        flexible_from=FLEXIBLE_FROM,
-        handle=_describe_configs,
-        access=needs("DESCRIBE_CONFIGS TOPIC", "DESCRIBE_CONFIGS CLUSTER"),
-    ),
-    Api(
-        key=33,
-        name="AlterConfigs",
-        first=0,
-        last=2,
-        flexible_from=2,
-        handle=_alter_configs,
-        access=needs("ALTER_CONFIGS TOPIC", "ALTER_CONFIGS CLUSTER"),
-    ),
-    Api(
-        key=44,
-        name="IncrementalAlterConfigs",
-        first=0,
-        last=1,
-        flexible_from=1,
-        handle=_incremental_alter_configs,
-        access=needs("ALTER_CONFIGS TOPIC", "ALTER_CONFIGS CLUSTER"),
-    ),
-    Api(
-        key=74,
-        name="ListConfigResources",
-        first=0,
-        last=1,
-        flexible_from=0,
-        handle=_list_config_resources,
-        access=needs("DESCRIBE_CONFIGS CLUSTER"),
-    ),
-)
+APIS = (_describe_configs, _alter_configs, _incremental_alter_configs, _list_config_resources)

@@ -19,7 +19,7 @@ from node.groups.descriptions import TopicNames, server_state
 from node.groups.members import REBALANCE_MS_MIN
 from node.groups.rebalance import effective
 from node.groups.subscriptions import TopicPattern
-from node.kafka.apis.api import Api, Body, KafkaCall, KafkaServices
+from node.kafka.apis.api import Body, KafkaCall, KafkaServices, serves
 from node.kafka.apis.groups import check_count, check_share, invalid_group, member_code_of
 from node.kafka.apis.items import MESSAGE_LENGTH_MAX, ItemError
 from node.kafka.rights import needs
@@ -42,6 +42,7 @@ CONSUMER_MEMBER = 1
 # -- ConsumerGroupHeartbeat ------------------------------------------------------------------------
 
 
+@serves(68, "ConsumerGroupHeartbeat", versions=(0, 1), access=needs("READ GROUP", "READ TOPIC"))
 async def _heartbeat(services: KafkaServices, call: KafkaCall) -> Body:
     request = call.message()
     owned = request.topic_partitions or ()
@@ -199,6 +200,12 @@ def _owned(names: TopicNames, topics: Iterable[cold.Message] | None) -> Partitio
 # -- ConsumerGroupDescribe -------------------------------------------------------------------------
 
 
+@serves(
+    69,
+    "ConsumerGroupDescribe",
+    versions=(0, 1),
+    access=needs("DESCRIBE GROUP", shows="DESCRIBE TOPIC"),
+)
 async def _describe(services: KafkaServices, call: KafkaCall) -> Body:
     request = call.message()
     check_count(len(request.group_ids))
@@ -282,23 +289,4 @@ def _named(
     ]
 
 
-APIS = (
-    Api(
-        key=68,
-        name="ConsumerGroupHeartbeat",
-        first=0,
-        last=1,
-        flexible_from=0,
-        handle=_heartbeat,
-        access=needs("READ GROUP", "READ TOPIC"),
-    ),
-    Api(
-        key=69,
-        name="ConsumerGroupDescribe",
-        first=0,
-        last=1,
-        flexible_from=0,
-        handle=_describe,
-        access=needs("DESCRIBE GROUP", shows="DESCRIBE TOPIC"),
-    ),
-)
+APIS = (_heartbeat, _describe)

@@ -14,7 +14,7 @@ from http_api.protocol.kafka_codes import KafkaCode, kafka_code_of
 from milena.model.access import Operation, ResourceType
 from milena.model.errors import MilenaError
 from milena.model.requests import FetchRequest
-from node.kafka.apis.api import Api, Body, KafkaCall, KafkaServices
+from node.kafka.apis.api import Body, KafkaCall, KafkaServices, serves
 from node.kafka.apis.leading import (
     addresses_of,
     followed_here,
@@ -27,7 +27,6 @@ from node.kafka.batches import sent
 from node.kafka.fetch_sessions import FetchTopic
 from node.kafka.rights import needs
 from node.kafka.wire.fetch import (
-    FLEXIBLE_FROM,
     IDS_FROM,
     LEADERS_FROM,
     PREFERRED_FROM,
@@ -290,6 +289,14 @@ def _each_once(topics: list[FetchTopic]) -> list[FetchTopic]:
     return [(name, topic_id, list(parts.values())) for (name, topic_id), parts in last.items()]
 
 
+@serves(
+    1,
+    "Fetch",
+    versions=(4, 18),
+    access=needs("READ TOPIC"),
+    is_cold=False,
+    bytes_max=REQUEST_BYTES_MAX,
+)
 async def _fetch(services: KafkaServices, call: KafkaCall) -> Body:
     request = decode_request(call.reader, call.version)
     request = request._replace(topics=_each_once(request.topics))
@@ -332,16 +339,4 @@ async def _fetch(services: KafkaServices, call: KafkaCall) -> Body:
             deadline_s = loop.time()
 
 
-APIS = (
-    Api(
-        key=1,
-        name="Fetch",
-        first=4,
-        last=18,
-        flexible_from=FLEXIBLE_FROM,
-        handle=_fetch,
-        is_cold=False,
-        access=needs("READ TOPIC"),
-        bytes_max=REQUEST_BYTES_MAX,
-    ),
-)
+APIS = (_fetch,)

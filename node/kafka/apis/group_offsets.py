@@ -24,7 +24,7 @@ from milena.model.errors import (
     StaleMemberEpochError,
 )
 from node.config.budgets import BARRIER_MS
-from node.kafka.apis.api import Api, Body, KafkaCall, KafkaServices
+from node.kafka.apis.api import Body, KafkaCall, KafkaServices, serves
 from node.kafka.apis.groups import (
     MEMBERSHIP_BYTES_MAX,
     check_count,
@@ -48,6 +48,13 @@ _Partition = tuple[str, int]
 # -- OffsetCommit ----------------------------------------------------------------------------------
 
 
+@serves(
+    8,
+    "OffsetCommit",
+    versions=(2, 10),
+    access=needs("READ GROUP", "READ TOPIC"),
+    bytes_max=MEMBERSHIP_BYTES_MAX,
+)
 async def _offset_commit(services: KafkaServices, call: KafkaCall) -> Body:
     request = call.message()
     check_count(sum(len(topic.partitions) for topic in request.topics))
@@ -187,6 +194,13 @@ def _codes(
 # -- OffsetFetch -----------------------------------------------------------------------------------
 
 
+@serves(
+    9,
+    "OffsetFetch",
+    versions=(1, 10),
+    access=needs("DESCRIBE GROUP", "DESCRIBE TOPIC", shows="DESCRIBE TOPIC"),
+    bytes_max=MEMBERSHIP_BYTES_MAX,
+)
 async def _offset_fetch(services: KafkaServices, call: KafkaCall) -> Body:
     request = call.message()
     if call.version < 8:
@@ -333,6 +347,7 @@ def _offset(number: int, commit: PartitionCommit | None, code: int) -> dict[str,
 # -- OffsetDelete ----------------------------------------------------------------------------------
 
 
+@serves(47, "OffsetDelete", versions=(0, 0), access=needs("DELETE GROUP", "READ TOPIC"))
 async def _offset_delete(services: KafkaServices, call: KafkaCall) -> Body:
     request = call.message()
     keys = [
@@ -362,34 +377,4 @@ async def _offset_delete(services: KafkaServices, call: KafkaCall) -> Body:
     return call.answer({"error_code": KafkaCode.NONE, "topics": rows})
 
 
-APIS = (
-    Api(
-        key=8,
-        name="OffsetCommit",
-        first=2,
-        last=10,
-        flexible_from=8,
-        handle=_offset_commit,
-        access=needs("READ GROUP", "READ TOPIC"),
-        bytes_max=MEMBERSHIP_BYTES_MAX,
-    ),
-    Api(
-        key=9,
-        name="OffsetFetch",
-        first=1,
-        last=10,
-        flexible_from=6,
-        handle=_offset_fetch,
-        access=needs("DESCRIBE GROUP", "DESCRIBE TOPIC", shows="DESCRIBE TOPIC"),
-        bytes_max=MEMBERSHIP_BYTES_MAX,
-    ),
-    Api(
-        key=47,
-        name="OffsetDelete",
-        first=0,
-        last=0,
-        flexible_from=cold.VERSION_MAX,
-        handle=_offset_delete,
-        access=needs("DELETE GROUP", "READ TOPIC"),
-    ),
-)
+APIS = (_offset_commit, _offset_fetch, _offset_delete)

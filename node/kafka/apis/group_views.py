@@ -12,7 +12,7 @@ from http_api.protocol.kafka_codes import KafkaCode
 from milena.model.access import Operation, ResourceType
 from milena.model.errors import MilenaError
 from node.groups.classic.calls import ClassicDescription, ClassicState
-from node.kafka.apis.api import Api, Body, KafkaCall, KafkaServices
+from node.kafka.apis.api import Body, KafkaCall, KafkaServices, serves
 from node.kafka.apis.groups import check_count, forbidden_group, group_code_of, invalid_group
 from node.kafka.rights import needs
 
@@ -20,6 +20,7 @@ _NOT_FOUND_FROM = 6
 """The first version in which a missing group is an error, and not Dead."""
 
 
+@serves(15, "DescribeGroups", versions=(0, 6), access=needs("DESCRIBE GROUP"))
 async def _describe_groups(services: KafkaServices, call: KafkaCall) -> Body:
     request = call.message()
     check_count(len(request.groups))
@@ -77,6 +78,7 @@ def _described(found: ClassicDescription) -> dict[str, Any]:
     }
 
 
+@serves(16, "ListGroups", versions=(0, 5), access=needs(shows="DESCRIBE GROUP"))
 async def _list_groups(services: KafkaServices, call: KafkaCall) -> Body:
     request = call.message()
     states = {state.lower() for state in request.states_filter} if call.version >= 4 else set()
@@ -100,6 +102,7 @@ async def _list_groups(services: KafkaServices, call: KafkaCall) -> Body:
     return call.answer({"error_code": KafkaCode.NONE, "groups": rows})
 
 
+@serves(42, "DeleteGroups", versions=(0, 2), access=needs("DELETE GROUP"))
 async def _delete_groups(services: KafkaServices, call: KafkaCall) -> Body:
     request = call.message()
     check_count(len(request.groups_names))
@@ -116,32 +119,4 @@ async def _delete_groups(services: KafkaServices, call: KafkaCall) -> Body:
     return call.answer({"results": rows})
 
 
-APIS = (
-    Api(
-        key=15,
-        name="DescribeGroups",
-        first=0,
-        last=6,
-        flexible_from=5,
-        handle=_describe_groups,
-        access=needs("DESCRIBE GROUP"),
-    ),
-    Api(
-        key=16,
-        name="ListGroups",
-        first=0,
-        last=5,
-        flexible_from=3,
-        handle=_list_groups,
-        access=needs(shows="DESCRIBE GROUP"),
-    ),
-    Api(
-        key=42,
-        name="DeleteGroups",
-        first=0,
-        last=2,
-        flexible_from=2,
-        handle=_delete_groups,
-        access=needs("DELETE GROUP"),
-    ),
-)
+APIS = (_describe_groups, _list_groups, _delete_groups)

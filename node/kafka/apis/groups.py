@@ -19,7 +19,7 @@ from milena.model.errors import (
     UnavailableError,
 )
 from node.groups.classic.calls import JoinAnswer, JoinRequest, LeavingMember, SyncRequest
-from node.kafka.apis.api import Api, Body, KafkaCall, KafkaServices
+from node.kafka.apis.api import Body, KafkaCall, KafkaServices, serves
 from node.kafka.apis.items import ITEMS_MAX
 from node.kafka.apis.metadata import reachable_at
 from node.kafka.rights import needs
@@ -90,6 +90,12 @@ def check_share(services: KafkaServices, call: KafkaCall, group_id: str) -> None
 # -- FindCoordinator -------------------------------------------------------------------------------
 
 
+@serves(
+    10,
+    "FindCoordinator",
+    versions=(0, 6),
+    access=needs("DESCRIBE GROUP", "DESCRIBE TRANSACTIONAL_ID"),
+)
 async def _find_coordinator(services: KafkaServices, call: KafkaCall) -> Body:
     request = call.message()
     kind = request.key_type if call.version >= 1 else GROUP
@@ -157,6 +163,9 @@ def reachable(services: KafkaServices, call: KafkaCall) -> list[int]:
 # -- members ---------------------------------------------------------------------------------------
 
 
+@serves(
+    11, "JoinGroup", versions=(0, 9), access=needs("READ GROUP"), bytes_max=MEMBERSHIP_BYTES_MAX
+)
 async def _join_group(services: KafkaServices, call: KafkaCall) -> Body:
     request = call.message()
     check_count(len(request.protocols))
@@ -228,6 +237,9 @@ def _not_joined(call: KafkaCall, code: KafkaCode, member_id: str) -> Body:
     )
 
 
+@serves(
+    14, "SyncGroup", versions=(0, 5), access=needs("READ GROUP"), bytes_max=MEMBERSHIP_BYTES_MAX
+)
 async def _sync_group(services: KafkaServices, call: KafkaCall) -> Body:
     request = call.message()
     check_count(len(request.assignments))
@@ -270,6 +282,7 @@ def _not_synced(call: KafkaCall, code: KafkaCode) -> Body:
     )
 
 
+@serves(12, "Heartbeat", versions=(0, 4), access=needs("READ GROUP"))
 async def _heartbeat(services: KafkaServices, call: KafkaCall) -> Body:
     request = call.message()
     if (wrong := forbidden_group(call, Operation.READ, request.group_id)) is not None:
@@ -287,6 +300,7 @@ async def _heartbeat(services: KafkaServices, call: KafkaCall) -> Body:
     return call.answer({"error_code": call.note(code)})
 
 
+@serves(13, "LeaveGroup", versions=(0, 5), access=needs("READ GROUP"))
 async def _leave_group(services: KafkaServices, call: KafkaCall) -> Body:
     request = call.message()
     if call.version < 3:
@@ -316,52 +330,4 @@ async def _leave_group(services: KafkaServices, call: KafkaCall) -> Body:
     return call.answer({"error_code": codes[0] if call.version < 3 else 0, "members": rows})
 
 
-APIS = (
-    Api(
-        key=10,
-        name="FindCoordinator",
-        first=0,
-        last=6,
-        flexible_from=3,
-        handle=_find_coordinator,
-        access=needs("DESCRIBE GROUP", "DESCRIBE TRANSACTIONAL_ID"),
-    ),
-    Api(
-        key=11,
-        name="JoinGroup",
-        first=0,
-        last=9,
-        flexible_from=6,
-        handle=_join_group,
-        access=needs("READ GROUP"),
-        bytes_max=MEMBERSHIP_BYTES_MAX,
-    ),
-    Api(
-        key=12,
-        name="Heartbeat",
-        first=0,
-        last=4,
-        flexible_from=4,
-        handle=_heartbeat,
-        access=needs("READ GROUP"),
-    ),
-    Api(
-        key=13,
-        name="LeaveGroup",
-        first=0,
-        last=5,
-        flexible_from=4,
-        handle=_leave_group,
-        access=needs("READ GROUP"),
-    ),
-    Api(
-        key=14,
-        name="SyncGroup",
-        first=0,
-        last=5,
-        flexible_from=4,
-        handle=_sync_group,
-        access=needs("READ GROUP"),
-        bytes_max=MEMBERSHIP_BYTES_MAX,
-    ),
-)
+APIS = (_find_coordinator, _join_group, _heartbeat, _leave_group, _sync_group)

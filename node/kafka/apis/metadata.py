@@ -11,10 +11,9 @@ from collections.abc import Collection
 from http_api.protocol.kafka_codes import KafkaCode, kafka_code_of
 from milena.model.access import CLUSTER_NAME, Operation, ResourceType
 from milena.model.errors import MilenaError, TopicNotFoundError
-from node.kafka.apis.api import Api, Body, KafkaCall, KafkaServices, TopicRowKept
+from node.kafka.apis.api import Body, KafkaCall, KafkaServices, TopicRowKept, serves
 from node.kafka.rights import bits_of, needs
 from node.kafka.wire.metadata import (
-    FLEXIBLE_FROM,
     OPERATIONS_UNKNOWN,
     BrokerRow,
     MetadataRequest,
@@ -174,6 +173,14 @@ def _may_not_create(call: KafkaCall, name: str) -> MilenaError:
     return _gone(name)
 
 
+@serves(
+    3,
+    "Metadata",
+    versions=(0, 13),
+    access=needs("DESCRIBE TOPIC", "CREATE TOPIC", shows="DESCRIBE TOPIC"),
+    is_cold=False,
+    bytes_max=3 << 20,  # ten thousand of the longest names
+)
 async def _metadata(services: KafkaServices, call: KafkaCall) -> Body:
     request = decode_request(call.reader, call.version)
     rights, kind = call.rights, ResourceType.TOPIC
@@ -239,16 +246,4 @@ def _gone(name: str) -> MilenaError:
     return TopicNotFoundError(f"topic {name!r} does not exist")
 
 
-APIS = (
-    Api(
-        key=3,
-        name="Metadata",
-        first=0,
-        last=13,
-        flexible_from=FLEXIBLE_FROM,
-        handle=_metadata,
-        is_cold=False,
-        access=needs("DESCRIBE TOPIC", "CREATE TOPIC", shows="DESCRIBE TOPIC"),
-        bytes_max=3 << 20,  # ten thousand of the longest names
-    ),
-)
+APIS = (_metadata,)

@@ -11,7 +11,7 @@ from milena.model.access import Operation, ResourceType
 from milena.model.errors import MilenaError
 from milena.model.requests import FetchRequest
 from milena.model.turns import one_turn
-from node.kafka.apis.api import Api, Body, KafkaCall, KafkaServices
+from node.kafka.apis.api import Body, KafkaCall, KafkaServices, serves
 from node.kafka.apis.items import repeated
 from node.kafka.apis.leading import led_here, taken_over
 from node.kafka.rights import needs
@@ -86,6 +86,7 @@ async def _each(
     return topics
 
 
+@serves(2, "ListOffsets", versions=(1, 11), access=needs("DESCRIBE TOPIC"))
 async def _list_offsets(services: KafkaServices, call: KafkaCall) -> Body:
     request = call.message()
     topics = await _each(
@@ -157,6 +158,7 @@ async def _found(
     return found
 
 
+@serves(23, "OffsetForLeaderEpoch", versions=(2, 4), access=needs("DESCRIBE TOPIC"))
 async def _offsets_for_epochs(services: KafkaServices, call: KafkaCall) -> Body:
     request = call.message()
     topics = await _each(services, call, request, _epoch_row, name="topic", number="partition")
@@ -181,23 +183,4 @@ async def _epoch_row(
     }
 
 
-APIS = (
-    Api(
-        key=2,
-        name="ListOffsets",
-        first=1,
-        last=11,
-        flexible_from=6,
-        handle=_list_offsets,
-        access=needs("DESCRIBE TOPIC"),
-    ),
-    Api(
-        key=23,
-        name="OffsetForLeaderEpoch",
-        first=2,
-        last=4,
-        flexible_from=4,
-        handle=_offsets_for_epochs,
-        access=needs("DESCRIBE TOPIC"),
-    ),
-)
+APIS = (_list_offsets, _offsets_for_epochs)

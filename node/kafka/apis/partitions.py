@@ -18,7 +18,7 @@ from milena.model.errors import (
     MilenaError,
     StaleVersionError,
 )
-from node.kafka.apis.api import Api, Body, KafkaCall, KafkaServices
+from node.kafka.apis.api import Body, KafkaCall, KafkaServices, serves
 from node.kafka.apis.items import (
     ITEMS_MAX,
     ItemError,
@@ -41,6 +41,7 @@ UNCLEAN = 1
 """The kinds of elections."""
 
 
+@serves(43, "ElectLeaders", versions=(0, 2), access=needs("ALTER CLUSTER"))
 async def _elect_leaders(services: KafkaServices, call: KafkaCall) -> Body:
     request = call.message()
     asked = request.topic_partitions
@@ -141,6 +142,7 @@ def _elected_rows(
 # -- AlterPartitionReassignments -------------------------------------------------------------------
 
 
+@serves(45, "AlterPartitionReassignments", versions=(0, 1), access=needs("ALTER CLUSTER"))
 async def _alter_reassignments(services: KafkaServices, call: KafkaCall) -> Body:
     request = call.message()
     # Of two targets of a partition, the last one counts, and both have its result.
@@ -237,6 +239,7 @@ def _refusal(row: PlannedReassignment) -> ItemError | None:
 # -- ListPartitionReassignments --------------------------------------------------------------------
 
 
+@serves(46, "ListPartitionReassignments", versions=(0, 0), access=needs("DESCRIBE CLUSTER"))
 async def _list_reassignments(services: KafkaServices, call: KafkaCall) -> Body:
     request = call.message()
     image = services.metadata.image
@@ -273,6 +276,12 @@ PARTITIONS_MAX = 2_000
 """Partitions in one response. Source: Kafka's ``max.request.partition.size.limit``."""
 
 
+@serves(
+    75,
+    "DescribeTopicPartitions",
+    versions=(0, 0),
+    access=needs("DESCRIBE TOPIC", shows="DESCRIBE TOPIC"),
+)
 async def _describe_topic_partitions(services: KafkaServices, call: KafkaCall) -> Body:
     request = call.message()
     image, cursor = services.metadata.image, request.cursor
@@ -352,41 +361,4 @@ def _partition_fields(
     }
 
 
-APIS = (
-    Api(
-        key=43,
-        name="ElectLeaders",
-        first=0,
-        last=2,
-        flexible_from=2,
-        handle=_elect_leaders,
-        access=needs("ALTER CLUSTER"),
-    ),
-    Api(
-        key=45,
-        name="AlterPartitionReassignments",
-        first=0,
-        last=1,
-        flexible_from=0,
-        handle=_alter_reassignments,
-        access=needs("ALTER CLUSTER"),
-    ),
-    Api(
-        key=46,
-        name="ListPartitionReassignments",
-        first=0,
-        last=0,
-        flexible_from=0,
-        handle=_list_reassignments,
-        access=needs("DESCRIBE CLUSTER"),
-    ),
-    Api(
-        key=75,
-        name="DescribeTopicPartitions",
-        first=0,
-        last=0,
-        flexible_from=0,
-        handle=_describe_topic_partitions,
-        access=needs("DESCRIBE TOPIC", shows="DESCRIBE TOPIC"),
-    ),
-)
+APIS = (_elect_leaders, _alter_reassignments, _list_reassignments, _describe_topic_partitions)

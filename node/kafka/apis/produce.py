@@ -28,13 +28,19 @@ from milena.model.errors import (
 from milena.model.pending import Pending
 from milena.model.requests import Acks, BatchReceipt
 from milena.model.types import TimestampType
-from node.kafka.apis.api import Api, Body, CloseConnectionError, KafkaCall, KafkaServices, Started
+from node.kafka.apis.api import (
+    Body,
+    CloseConnectionError,
+    KafkaCall,
+    KafkaServices,
+    Started,
+    serves,
+)
 from node.kafka.apis.items import repeated
 from node.kafka.apis.leading import addresses_of, leader_of, taken_over
 from node.kafka.batches import in_transaction, is_transactional, stored
 from node.kafka.rights import needs
 from node.kafka.wire.produce import (
-    FLEXIBLE_FROM,
     IDS_FROM,
     LEADERS_FROM,
     ProducedRow,
@@ -75,6 +81,15 @@ class _Appending:
     error: MilenaError | None = None
 
 
+@serves(
+    0,
+    "Produce",
+    versions=(0, 13),
+    access=needs("WRITE TOPIC", "WRITE TRANSACTIONAL_ID"),
+    is_cold=False,
+    bytes_max=REQUEST_BYTES_MAX,
+    is_pipelined=True,
+)
 async def _produce(services: KafkaServices, call: KafkaCall) -> Body | Started:
     request = decode_request(call.reader, call.version)
     if call.version < SERVED_FROM:
@@ -364,17 +379,4 @@ def _receipt_row(services: KafkaServices, part: _Appending, receipt: BatchReceip
     )
 
 
-APIS = (
-    Api(
-        key=0,
-        name="Produce",
-        first=0,
-        last=13,
-        flexible_from=FLEXIBLE_FROM,
-        handle=_produce,
-        is_cold=False,
-        access=needs("WRITE TOPIC", "WRITE TRANSACTIONAL_ID"),
-        bytes_max=REQUEST_BYTES_MAX,
-        is_pipelined=True,
-    ),
-)
+APIS = (_produce,)

@@ -6,7 +6,7 @@ Source: KIP-98, KIP-360 (a producer asks for its next epoch), KIP-890.
 from http_api.protocol.kafka_codes import KafkaCode, kafka_code_of
 from http_api.records.producer_owners import note_take_over
 from milena.model.errors import FeatureLevelError, ForbiddenError, InvalidRequestError, MilenaError
-from node.kafka.apis.api import Api, Body, KafkaCall, KafkaServices
+from node.kafka.apis.api import Body, KafkaCall, KafkaServices, serves
 from node.kafka.apis.transactions import transaction_code_of
 from node.kafka.rights import needs
 from node.services.transactions.transactional_ids import KafkaProducer
@@ -16,6 +16,12 @@ FENCED_FROM = 4
 """The first version in which a fenced client gets PRODUCER_FENCED."""
 
 
+@serves(
+    22,
+    "InitProducerId",
+    versions=(0, 5),
+    access=needs("IDEMPOTENT_WRITE CLUSTER", "WRITE TRANSACTIONAL_ID"),
+)
 async def _init_producer_id(services: KafkaServices, call: KafkaCall) -> Body:
     request = call.message()
     name = request.transactional_id
@@ -65,14 +71,4 @@ def _refusal(call: KafkaCall, code: int) -> Body:
     return call.answer({"error_code": call.note(code), "producer_id": -1, "producer_epoch": -1})
 
 
-APIS = (
-    Api(
-        key=22,
-        name="InitProducerId",
-        first=0,
-        last=5,
-        flexible_from=2,
-        handle=_init_producer_id,
-        access=needs("IDEMPOTENT_WRITE CLUSTER", "WRITE TRANSACTIONAL_ID"),
-    ),
-)
+APIS = (_init_producer_id,)

@@ -11,11 +11,10 @@ import logging
 from http_api.protocol.kafka_codes import KafkaCode
 from http_api.serving.places import pause
 from milena.model.errors import MilenaError, UnauthenticatedError
-from node.kafka.apis.api import Api, Body, CloseConnectionError, KafkaCall, KafkaServices
+from node.kafka.apis.api import Body, CloseConnectionError, KafkaCall, KafkaServices, serves
 from node.kafka.identity import ConnectionIdentity, SaslStateError, SaslStep
 from node.kafka.rights import PUBLIC
 from node.kafka.sasl import MECHANISMS
-from node.kafka.wire import cold
 
 logger = logging.getLogger(__name__)
 
@@ -23,6 +22,7 @@ SESSIONS_FROM = 1
 """The first version in which a session has an end that the client is told."""
 
 
+@serves(17, "SaslHandshake", versions=(0, 1), access=PUBLIC)
 async def _handshake(services: KafkaServices, call: KafkaCall) -> Body:
     del services
     request = call.message()
@@ -54,6 +54,7 @@ async def _step(services: KafkaServices, identity: ConnectionIdentity, message: 
     return step
 
 
+@serves(36, "SaslAuthenticate", versions=(0, 2), access=PUBLIC)
 async def _authenticate(services: KafkaServices, call: KafkaCall) -> Body:
     request = call.message()
     try:
@@ -92,23 +93,4 @@ async def raw_step(services: KafkaServices, identity: ConnectionIdentity, messag
     return step.message
 
 
-APIS = (
-    Api(
-        key=17,
-        name="SaslHandshake",
-        first=0,
-        last=1,
-        flexible_from=cold.VERSION_MAX,
-        handle=_handshake,
-        access=PUBLIC,
-    ),
-    Api(
-        key=36,
-        name="SaslAuthenticate",
-        first=0,
-        last=2,
-        flexible_from=2,
-        handle=_authenticate,
-        access=PUBLIC,
-    ),
-)
+APIS = (_handshake, _authenticate)

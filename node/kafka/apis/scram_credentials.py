@@ -15,7 +15,7 @@ from milena.model.access import Operation, ResourceType, ScramMechanism
 from milena.model.errors import ForbiddenError, InvalidAccessError, MilenaError
 from node.access.scram import credential_of_salted
 from node.config.budgets import LONG_PROPOSE_MS
-from node.kafka.apis.api import Api, Body, KafkaCall, KafkaServices
+from node.kafka.apis.api import Body, KafkaCall, KafkaServices, serves
 from node.kafka.apis.items import (
     ITEMS_MAX,
     ItemError,
@@ -37,6 +37,7 @@ _MECHANISMS = {number: mechanism for mechanism, number in NUMBERS.items()}
 # -- DescribeUserScramCredentials ------------------------------------------------------------------
 
 
+@serves(50, "DescribeUserScramCredentials", versions=(0, 0), access=needs("DESCRIBE CLUSTER"))
 async def _describe(services: KafkaServices, call: KafkaCall) -> Body:
     request = call.message()
     users = services.metadata.image.users
@@ -142,6 +143,9 @@ def _check_power(call: KafkaCall, user: User | None) -> None:
         )
 
 
+@serves(
+    51, "AlterUserScramCredentials", versions=(0, 0), access=needs("ALTER CLUSTER", is_strict=True)
+)
 async def _alter(services: KafkaServices, call: KafkaCall) -> Body:
     request = call.message()
     changes: dict[str, _Changes] = {}
@@ -181,23 +185,4 @@ async def _alter(services: KafkaServices, call: KafkaCall) -> Body:
     )
 
 
-APIS = (
-    Api(
-        key=50,
-        name="DescribeUserScramCredentials",
-        first=0,
-        last=0,
-        flexible_from=0,
-        handle=_describe,
-        access=needs("DESCRIBE CLUSTER"),
-    ),
-    Api(
-        key=51,
-        name="AlterUserScramCredentials",
-        first=0,
-        last=0,
-        flexible_from=0,
-        handle=_alter,
-        access=needs("ALTER CLUSTER", is_strict=True),
-    ),
-)
+APIS = (_describe, _alter)

@@ -13,7 +13,7 @@ from http_api.ports.node import NewTopic
 from http_api.protocol.kafka_codes import KafkaCode
 from milena.model.access import Operation, ResourceType
 from milena.model.errors import InvalidReplicationError
-from node.kafka.apis.api import Api, Body, KafkaCall, KafkaServices
+from node.kafka.apis.api import Body, KafkaCall, KafkaServices, serves
 from node.kafka.apis.configs import source_of
 from node.kafka.apis.items import (
     NO_ID,
@@ -40,6 +40,13 @@ CONFIGS_SHOWN_MAX = 100
 # -- CreateTopics ----------------------------------------------------------------------------------
 
 
+@serves(
+    19,
+    "CreateTopics",
+    versions=(2, 7),
+    access=needs("CREATE TOPIC", shows="DESCRIBE_CONFIGS TOPIC"),
+    bytes_max=1 << 20,  # ten thousand names, or a thousand partitions with their brokers
+)
 async def _create_topics(services: KafkaServices, call: KafkaCall) -> Body:
     request = call.message()
     ambiguous = repeated(topic.name for topic in request.topics)
@@ -149,6 +156,7 @@ def _created(topic: Topic, *, config_code: KafkaCode) -> dict[str, Any]:
 # -- DeleteTopics ----------------------------------------------------------------------------------
 
 
+@serves(20, "DeleteTopics", versions=(1, 6), access=needs("DELETE TOPIC"))
 async def _delete_topics(services: KafkaServices, call: KafkaCall) -> Body:
     request = call.message()
     # Up to version 5, topics are asked for by ``topic_names``, later by ``topics``.
@@ -213,6 +221,7 @@ async def _topic_of(
 # -- CreatePartitions ------------------------------------------------------------------------------
 
 
+@serves(37, "CreatePartitions", versions=(0, 3), access=needs("ALTER TOPIC"))
 async def _create_partitions(services: KafkaServices, call: KafkaCall) -> Body:
     request = call.message()
     ambiguous = repeated(topic.name for topic in request.topics)
@@ -261,6 +270,7 @@ HIGH_WATERMARK = -1
 """The offset that stands for the end of the committed records."""
 
 
+@serves(21, "DeleteRecords", versions=(0, 2), access=needs("DELETE TOPIC"))
 async def _delete_records(services: KafkaServices, call: KafkaCall) -> Body:
     request = call.message()
     wanted = {
@@ -302,42 +312,4 @@ async def _delete_records(services: KafkaServices, call: KafkaCall) -> Body:
     return call.answer({"topics": rows})
 
 
-APIS = (
-    Api(
-        key=19,
-        name="CreateTopics",
-        first=2,
-        last=7,
-        flexible_from=5,
-        handle=_create_topics,
-        access=needs("CREATE TOPIC", shows="DESCRIBE_CONFIGS TOPIC"),
-        bytes_max=1 << 20,  # ten thousand names, or a thousand partitions with their brokers
-    ),
-    Api(
-        key=20,
-        name="DeleteTopics",
-        first=1,
-        last=6,
-        flexible_from=4,
-        handle=_delete_topics,
-        access=needs("DELETE TOPIC"),
-    ),
-    Api(
-        key=21,
-        name="DeleteRecords",
-        first=0,
-        last=2,
-        flexible_from=2,
-        handle=_delete_records,
-        access=needs("DELETE TOPIC"),
-    ),
-    Api(
-        key=37,
-        name="CreatePartitions",
-        first=0,
-        last=3,
-        flexible_from=2,
-        handle=_create_partitions,
-        access=needs("ALTER TOPIC"),
-    ),
-)
+APIS = (_create_topics, _delete_topics, _delete_records, _create_partitions)

@@ -14,7 +14,7 @@ from milena.model.access import Operation, ResourceType
 from milena.model.errors import MilenaError
 from milena.model.turns import one_turn
 from node.config.budgets import BARRIER_MS
-from node.kafka.apis.api import Api, Body, KafkaCall, KafkaServices
+from node.kafka.apis.api import Body, KafkaCall, KafkaServices, serves
 from node.kafka.apis.groups import check_count, reachable
 from node.kafka.apis.leading import led_here
 from node.kafka.rights import needs
@@ -36,6 +36,7 @@ def _state_of(row: KafkaTransactionalId) -> str:
     return ONGOING if row.is_open else STATES[row.last]
 
 
+@serves(66, "ListTransactions", versions=(0, 1), access=needs(shows="DESCRIBE TRANSACTIONAL_ID"))
 async def _list(services: KafkaServices, call: KafkaCall) -> Body:
     request = call.message()
     states, ids = request.state_filters, request.producer_id_filters
@@ -76,6 +77,12 @@ async def _list(services: KafkaServices, call: KafkaCall) -> Body:
     )
 
 
+@serves(
+    65,
+    "DescribeTransactions",
+    versions=(0, 0),
+    access=needs("DESCRIBE TRANSACTIONAL_ID", shows="DESCRIBE TOPIC"),
+)
 async def _describe(services: KafkaServices, call: KafkaCall) -> Body:
     request = call.message()
     check_count(len(request.transactional_ids))
@@ -135,6 +142,7 @@ def _no_row(name: str, code: int) -> dict[str, Any]:
     }
 
 
+@serves(61, "DescribeProducers", versions=(0, 0), access=needs("READ TOPIC"))
 async def _describe_producers(services: KafkaServices, call: KafkaCall) -> Body:
     request = call.message()
     check_count(sum(len(topic.partition_indexes) for topic in request.topics))
@@ -198,32 +206,4 @@ def _began_by_client(image: Image, runner: PartitionRunner) -> Mapping[int, int]
     return began
 
 
-APIS = (
-    Api(
-        key=61,
-        name="DescribeProducers",
-        first=0,
-        last=0,
-        flexible_from=0,
-        handle=_describe_producers,
-        access=needs("READ TOPIC"),
-    ),
-    Api(
-        key=65,
-        name="DescribeTransactions",
-        first=0,
-        last=0,
-        flexible_from=0,
-        handle=_describe,
-        access=needs("DESCRIBE TRANSACTIONAL_ID", shows="DESCRIBE TOPIC"),
-    ),
-    Api(
-        key=66,
-        name="ListTransactions",
-        first=0,
-        last=1,
-        flexible_from=0,
-        handle=_list,
-        access=needs(shows="DESCRIBE TRANSACTIONAL_ID"),
-    ),
-)
+APIS = (_describe_producers, _describe, _list)

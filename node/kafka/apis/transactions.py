@@ -36,7 +36,7 @@ from milena.model.errors import (
     UnavailableError,
 )
 from node.config.budgets import BARRIER_MS
-from node.kafka.apis.api import Api, Body, KafkaCall, KafkaServices
+from node.kafka.apis.api import Body, KafkaCall, KafkaServices, serves
 from node.kafka.apis.groups import check_count, group_code_of, invalid_group
 from node.kafka.apis.items import by_topic
 from node.kafka.rights import needs
@@ -89,6 +89,9 @@ def transaction_code_of(error: MilenaError, is_fenced_known: bool) -> KafkaCode:
 # -- AddPartitionsToTxn ----------------------------------------------------------------------------
 
 
+@serves(
+    24, "AddPartitionsToTxn", versions=(0, 3), access=needs("WRITE TOPIC", "WRITE TRANSACTIONAL_ID")
+)
 async def _add_partitions(services: KafkaServices, call: KafkaCall) -> Body:
     request = call.message()
     topics = request.v3_and_below_topics
@@ -157,6 +160,9 @@ async def _keys_of(
 # -- AddOffsetsToTxn -------------------------------------------------------------------------------
 
 
+@serves(
+    25, "AddOffsetsToTxn", versions=(0, 4), access=needs("READ GROUP", "WRITE TRANSACTIONAL_ID")
+)
 async def _add_offsets(services: KafkaServices, call: KafkaCall) -> Body:
     request = call.message()
     code = invalid_group(request.group_id) or KafkaCode.NONE
@@ -179,6 +185,12 @@ def _client_of(request: cold.Message) -> KafkaProducer:
 # -- TxnOffsetCommit -------------------------------------------------------------------------------
 
 
+@serves(
+    28,
+    "TxnOffsetCommit",
+    versions=(0, 5),
+    access=needs("READ GROUP", "READ TOPIC", "WRITE TRANSACTIONAL_ID"),
+)
 async def _txn_offset_commit(services: KafkaServices, call: KafkaCall) -> Body:
     request = call.message()
     check_count(sum(len(topic.partitions) for topic in request.topics))
@@ -268,6 +280,7 @@ def _staging_code_of(error: MilenaError) -> KafkaCode:
 # -- EndTxn ----------------------------------------------------------------------------------------
 
 
+@serves(26, "EndTxn", versions=(0, 5), access=needs("WRITE TRANSACTIONAL_ID"))
 async def _end_txn(services: KafkaServices, call: KafkaCall) -> Body:
     request = call.message()
     raises_client = call.version >= RAISES_FROM
@@ -288,41 +301,4 @@ async def _end_txn(services: KafkaServices, call: KafkaCall) -> Body:
     return call.answer({"error_code": call.note(code), **client._asdict()})
 
 
-APIS = (
-    Api(
-        key=24,
-        name="AddPartitionsToTxn",
-        first=0,
-        last=3,
-        flexible_from=3,
-        handle=_add_partitions,
-        access=needs("WRITE TOPIC", "WRITE TRANSACTIONAL_ID"),
-    ),
-    Api(
-        key=25,
-        name="AddOffsetsToTxn",
-        first=0,
-        last=4,
-        flexible_from=3,
-        handle=_add_offsets,
-        access=needs("READ GROUP", "WRITE TRANSACTIONAL_ID"),
-    ),
-    Api(
-        key=26,
-        name="EndTxn",
-        first=0,
-        last=5,
-        flexible_from=3,
-        handle=_end_txn,
-        access=needs("WRITE TRANSACTIONAL_ID"),
-    ),
-    Api(
-        key=28,
-        name="TxnOffsetCommit",
-        first=0,
-        last=5,
-        flexible_from=3,
-        handle=_txn_offset_commit,
-        access=needs("READ GROUP", "READ TOPIC", "WRITE TRANSACTIONAL_ID"),
-    ),
-)
+APIS = (_add_partitions, _add_offsets, _end_txn, _txn_offset_commit)

@@ -7,7 +7,7 @@ which the client chooses again. Source: KIP-35, KIP-511, KIP-584 (features).
 from collections.abc import Iterable
 
 from http_api.protocol.kafka_codes import KafkaCode
-from node.kafka.apis.api import Api, Body, Handler, KafkaCall, KafkaServices
+from node.kafka.apis.api import Api, Body, KafkaCall, KafkaServices, serves
 from node.kafka.rights import PUBLIC
 from node.kafka.wire import cold
 
@@ -24,7 +24,8 @@ def api_versions(others: Iterable[Api]) -> Api:
     """Return the API that advertises these APIs, and itself."""
     served = list(others)
 
-    async def handle(services: KafkaServices, call: KafkaCall) -> Body:
+    @serves(KEY, "ApiVersions", versions=(0, LAST), access=PUBLIC)
+    async def listed(services: KafkaServices, call: KafkaCall) -> Body:
         del services
         is_known = 0 <= call.version <= LAST
         if is_known:
@@ -32,7 +33,7 @@ def api_versions(others: Iterable[Api]) -> Api:
         code = KafkaCode.NONE if is_known else KafkaCode.UNSUPPORTED_VERSION
         rows = [
             {"api_key": api.key, "min_version": api.first, "max_version": api.last}
-            for api in sorted([*served, me], key=lambda api: api.key)
+            for api in sorted([*served, listed], key=lambda api: api.key)
         ]
         least = 0 if call.version >= ABSENT_LEVEL_FROM else 1
         fields = {
@@ -50,17 +51,4 @@ def api_versions(others: Iterable[Api]) -> Api:
         }
         return [cold.encode(KEY, call.version if is_known else 0, fields)]
 
-    me = _api(handle)
-    return me
-
-
-def _api(handle: Handler) -> Api:
-    return Api(
-        key=KEY,
-        name="ApiVersions",
-        first=0,
-        last=LAST,
-        flexible_from=3,
-        handle=handle,
-        access=PUBLIC,
-    )
+    return listed
