@@ -6,6 +6,7 @@ a node needs access to the node's disk.
 """
 
 import logging
+from dataclasses import dataclass
 from pathlib import Path
 
 from milena.model.access import AccessMode
@@ -48,29 +49,18 @@ def read_password(path: Path) -> Secret:
     return Secret(password)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FirstUser:
     """Creates the first user, or resets its password. After that, it does nothing."""
 
-    def __init__(
-        self,
-        *,
-        metadata: MetadataStore,
-        passwords: Passwords,
-        access: AccessService,
-        clock: Clock,
-        name: str,
-        password: Secret,
-        mode: AccessMode,
-        is_reset: bool,
-    ) -> None:
-        self._metadata = metadata
-        self._passwords = passwords
-        self._access = access
-        self._clock = clock
-        self._name = name
-        self._password = password
-        self._mode = mode
-        self._is_reset = is_reset
+    metadata: MetadataStore
+    passwords: Passwords
+    access: AccessService
+    clock: Clock
+    name: str
+    password: Secret
+    mode: AccessMode
+    is_reset: bool
 
     async def run(self) -> None:
         """Try until the user exists, or until an error shows that it cannot be created."""
@@ -81,31 +71,29 @@ class FirstUser:
             except MilenaError as error:
                 if not (error.is_retriable or isinstance(error, _PASSING)):
                     # The cluster accepts no callers then, as the operator wanted.
-                    logger.error("no first user name=%s reason=%s", self._name, error)
+                    logger.error("no first user name=%s reason=%s", self.name, error)
                     return
                 if not is_waiting:
-                    logger.warning(
-                        "waiting for the first user name=%s reason=%s", self._name, error
-                    )
+                    logger.warning("waiting for the first user name=%s reason=%s", self.name, error)
                 is_waiting = True
-                await self._clock.sleep(BACKGROUND_RETRY_MS)
+                await self.clock.sleep(BACKGROUND_RETRY_MS)
             else:
                 return
 
     async def _try(self) -> None:
-        image = await self._metadata.current_image()
+        image = await self.metadata.current_image()
         if not image.users:
             command = InitAccess(
-                name=self._name,
-                verifier=await self._passwords.hash(self._password.reveal()),
-                access_mode=self._mode,
+                name=self.name,
+                verifier=await self.passwords.hash(self.password.reveal()),
+                access_mode=self.mode,
             )
-            if await self._metadata.propose(command, timeout_ms=LONG_PROPOSE_MS):
-                logger.info("made the first user name=%s access_mode=%s", self._name, self._mode)
-        elif self._is_reset:
-            await self._access.put_user(
-                self._name, password=self._password, is_superuser=True, keeps_previous=False
+            if await self.metadata.propose(command, timeout_ms=LONG_PROPOSE_MS):
+                logger.info("made the first user name=%s access_mode=%s", self.name, self.mode)
+        elif self.is_reset:
+            await self.access.put_user(
+                self.name, password=self.password, is_superuser=True, keeps_previous=False
             )
             logger.warning(
-                "gave a superuser its password again name=%s; take reset_admin away now", self._name
+                "gave a superuser its password again name=%s; take reset_admin away now", self.name
             )

@@ -7,6 +7,7 @@ The caller's right to make the change was checked before.
 import base64
 import ipaddress
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from http_api.access.port import AclSelection, RequestedToken, UserCheck, unchecked
 from milena.model.access import ANY_HOST, AccessMode, ScramMechanism
@@ -75,21 +76,14 @@ def check_password(password: str) -> None:
         raise InvalidAccessError("A password has printable characters only.")
 
 
+@dataclass(eq=False, kw_only=True)
 class AccessService:
     """Makes changes of access. Each change is one command of the metadata log."""
 
-    def __init__(
-        self,
-        *,
-        metadata: MetadataStore,
-        passwords: Passwords,
-        clock: Clock,
-        random_bytes: Callable[[int], bytes],
-    ) -> None:
-        self._metadata = metadata
-        self._passwords = passwords
-        self._clock = clock
-        self._random_bytes = random_bytes
+    metadata: MetadataStore
+    passwords: Passwords
+    clock: Clock
+    random_bytes: Callable[[int], bytes]
 
     async def set_mode(self, mode: AccessMode) -> None:
         """Set whether the cluster asks for credentials, and enforces permissions."""
@@ -107,7 +101,7 @@ class AccessService:
 
     def user(self, name: str) -> User:
         """Return the user from this node's image."""
-        user = self._metadata.image.users.get(name)
+        user = self.metadata.image.users.get(name)
         if user is None:
             raise UserNotFoundError(f"There is no user {name}.")
         return user
@@ -131,14 +125,14 @@ class AccessService:
             self._check_level("make SCRAM credentials", SCRAM_LEVEL)
         if password is not None:
             check_password(password.reveal())
-            verifier = await self._passwords.hash(password.reveal())
+            verifier = await self.passwords.hash(password.reveal())
         elif scram:
             raise InvalidAccessError(
                 "SCRAM credentials are made from the password, which is not stored: send it, too."
             )
         made: dict[ScramMechanism, ScramCredential] = {}
         for _ in range(TRIES_MAX):
-            image = await self._metadata.current_image()
+            image = await self.metadata.current_image()
             present = image.users.get(name)
             # A change between this check and the command is noticed, because the version then differs.
             check(present)
@@ -180,7 +174,7 @@ class AccessService:
         )
         for mechanism in wanted:
             if mechanism not in made:
-                made[mechanism] = await self._passwords.scram(mechanism, password.reveal())
+                made[mechanism] = await self.passwords.scram(mechanism, password.reveal())
         return tuple(made[mechanism] for mechanism in sorted(wanted))
 
     async def alter_scram(
@@ -194,7 +188,7 @@ class AccessService:
         """Put credentials in the place of those of the same mechanisms, and remove others; create a missing user."""
         self._check_level("change SCRAM credentials", SCRAM_LEVEL)
         for _ in range(TRIES_MAX):
-            image = await self._metadata.current_image()
+            image = await self.metadata.current_image()
             present = image.users.get(name)
             check(present)
             by_mechanism = {} if present is None else {one.mechanism: one for one in present.scram}
@@ -228,7 +222,7 @@ class AccessService:
     def _decoy_key(self, image: Image, credentials: Sequence[ScramCredential]) -> bytes:
         """Return the key that the cluster needs with its first SCRAM credentials; else nothing."""
         is_needed = credentials and not image.scram_decoy_key
-        return self._random_bytes(DECOY_KEY_BYTES) if is_needed else b""
+        return self.random_bytes(DECOY_KEY_BYTES) if is_needed else b""
 
     async def delete_user(self, name: str) -> None:
         """Delete a user, its tokens, and the access control entries that name it."""
@@ -239,7 +233,7 @@ class AccessService:
     def tokens_of(self, name: str) -> Sequence[Token]:
         """Return the user's tokens, the oldest first."""
         self.user(name)
-        image = self._metadata.image
+        image = self.metadata.image
         return sorted(
             (image.tokens[token_id] for token_id in image.tokens_of.get(name, ())),
             key=lambda token: (token.created_ms, token.token_id),
@@ -247,13 +241,13 @@ class AccessService:
 
     async def create_token(self, name: str, new: RequestedToken) -> tuple[Token, Secret]:
         """Create a token for a user; return it, and the secret text that clients send."""
-        image = await self._metadata.current_image()
+        image = await self.metadata.current_image()
         user = image.users.get(name)
         if user is None:
             raise UserNotFoundError(f"There is no user {name}.")
         self._check_room(image, name)
-        token_id = base64.b32encode(self._random_bytes(ID_BYTES)).decode().lower()
-        secret = base64.urlsafe_b64encode(self._random_bytes(SECRET_BYTES)).decode().rstrip("=")
+        token_id = base64.b32encode(self.random_bytes(ID_BYTES)).decode().lower()
+        secret = base64.urlsafe_b64encode(self.random_bytes(SECRET_BYTES)).decode().rstrip("=")
         lifetime_ms = new.lifetime_ms
         command = CreateToken(
             token_id=token_id,
@@ -262,11 +256,11 @@ class AccessService:
             secret_hash=secret_hash(secret),
             note=new.note,
             grants=new.grants,
-            expires_ms=_end(self._clock.wall_ms(), lifetime_ms, new.expires_ms_max),
+            expires_ms=_end(self.clock.wall_ms(), lifetime_ms, new.expires_ms_max),
             parent=new.parent if image.feature_level >= FAMILIES_LEVEL else "",
         )
         await self._propose(command, f"make a token of user {name}")
-        token = self._metadata.image.tokens.get(token_id)
+        token = self.metadata.image.tokens.get(token_id)
         if token is None:
             raise TokenNotFoundError(f"Token {token_id} was deleted as soon as it was made.")
         return token, Secret(f"{TOKEN_PREFIX}{token_id}_{secret}")
@@ -276,11 +270,11 @@ class AccessService:
         own = image.tokens_of.get(name, ())
         if len(own) >= TOKENS_PER_USER_MAX:
             tokens = (image.tokens[token_id] for token_id in own)
-            if not expired_tokens(tokens, self._clock.wall_ms()):
+            if not expired_tokens(tokens, self.clock.wall_ms()):
                 check_room(own, name)
 
     def _check_level(self, what: str, level: int) -> None:
-        present = self._metadata.image.feature_level
+        present = self.metadata.image.feature_level
         if present < level:
             raise FeatureLevelError(
                 f"to {what} needs feature level {level}, and the cluster is at {present}, to which it rises "
@@ -289,9 +283,9 @@ class AccessService:
 
     async def delete_token(self, name: str, token_id: str) -> None:
         """Delete a token of this user."""
-        token = self._metadata.image.tokens.get(token_id)
+        token = self.metadata.image.tokens.get(token_id)
         if token is None:
-            token = (await self._metadata.current_image()).tokens.get(token_id)
+            token = (await self.metadata.current_image()).tokens.get(token_id)
         if token is None or token.user != name:
             raise TokenNotFoundError(f"User {name} has no token {token_id}.")
         await self._propose(DeleteTokens(token_ids=(token_id,)), f"delete token {token_id}")
@@ -300,7 +294,7 @@ class AccessService:
 
     async def acls(self, wanted: AclSelection) -> Sequence[Acl]:
         """Return the matching entries, ordered by principal."""
-        acls = self._metadata.image.acls
+        acls = self.metadata.image.acls
         found: list[Acl] = []
         looked_at = 0
         for principal in [wanted.principal] if wanted.principal is not None else sorted(acls):
@@ -327,7 +321,7 @@ class AccessService:
 
     async def remove_acls(self, wanted: AclSelection) -> Sequence[Acl]:
         """Remove the access control entries that match; return them."""
-        await self._metadata.current_image()
+        await self.metadata.current_image()
         found = await self.acls(wanted)
         for start in range(0, len(found), ACLS_PER_REQUEST_MAX):
             some = tuple(found[start : start + ACLS_PER_REQUEST_MAX])
@@ -336,7 +330,7 @@ class AccessService:
 
     async def _propose(self, command: _Change, what: str) -> object:
         try:
-            return await self._metadata.propose(command, timeout_ms=LONG_PROPOSE_MS)
+            return await self.metadata.propose(command, timeout_ms=LONG_PROPOSE_MS)
         except NoQuorumError as error:
             raise NoQuorumError(f"cannot {what}: {error.message}; nothing was changed") from error
         except FateUnknownError as error:
