@@ -309,8 +309,6 @@ class Assembly:
                 on_transaction=self._on_transaction,
             ),
             fetchers=ReplicaFetchers(self._fetcher),
-            pool=ports.pool,
-            clock=self.clock,
         )
         self.transaction_markers = TransactionMarkers(
             metadata=self.metadata,

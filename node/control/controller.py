@@ -52,8 +52,8 @@ from node.process.keep_going import keep_going
 from raft_meta.consensus.quorum import QuorumStatus, Role
 from raft_meta.machine import cluster, producers, transactional_ids, transactions
 from raft_meta.machine.commands import (
-    CheckImage,
     ClaimController,
+    Command,
     CorrectTime,
     DrainBroker,
     ElectLeaders,
@@ -63,7 +63,6 @@ from raft_meta.machine.commands import (
     InitCluster,
     LeaderChange,
     SetFeatureLevel,
-    StepReassignments,
     UnfenceBroker,
 )
 from raft_meta.machine.image import Broker, Image, Partition, PartitionKey, Topic
@@ -662,19 +661,7 @@ class Controller:
                 # that this does not become a busy loop.
                 await self._clock.sleep(TICK_MS)
 
-    async def _propose(
-        self,
-        command: FenceBroker
-        | UnfenceBroker
-        | DrainBroker
-        | ElectLeaders
-        | StepReassignments
-        | SetFeatureLevel
-        | CheckImage
-        | EndTransactions
-        | CorrectTime
-        | ForgetProducers,
-    ) -> object:
+    async def _propose(self, command: Command) -> object:
         return await self._metadata.propose(command, timeout_ms=CONTROLLER_PROPOSE_MS)
 
 

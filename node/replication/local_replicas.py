@@ -8,7 +8,6 @@ change on the data loop.
 import asyncio
 import logging
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Executor
 from dataclasses import dataclass
 from operator import attrgetter
 
@@ -20,7 +19,6 @@ from milena.model.types import ReplicaHealth
 from node.config.budgets import LASTING_RETRY_MS
 from node.metadata.image_parts import ImageParts
 from node.metadata.topic_settings import log_config, topic_settings
-from node.process.cluster_clock import NodeClock
 from node.replica.runner import PartitionRunner, ReplicaRole, RunnerContext
 from node.replication.fetcher import ReplicaFetchers
 from raft_meta.machine.commands import ReplicaReport
@@ -66,8 +64,6 @@ class LocalReplicas:
         directory: DataDirectory,
         context: RunnerContext,
         fetchers: ReplicaFetchers,
-        pool: Executor,
-        clock: NodeClock,
     ) -> None:
         self.runners: dict[PartitionKey, PartitionRunner] = {}
         self.broker_epoch = -1
@@ -77,8 +73,8 @@ class LocalReplicas:
         self._files = files
         self._directory = directory
         self._context = context
-        self._pool = pool
-        self._clock = clock
+        self._pool = context.pool
+        self._clock = context.clock
         self._memory = UncommittedMemory()
         self._opened: dict[PartitionKey, OpenedLog] = {}
         self._leaving: dict[PartitionKey, PartitionLog] = {}

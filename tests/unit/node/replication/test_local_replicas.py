@@ -50,14 +50,13 @@ class Host:
         self.directory = DataDirectory.open(
             self.files, ROOT, node_id=1, directory_id="dir1", reserve_bytes=0
         )
-        clock = LoopClock()
         self.follows = Follows()
         self.replicas = LocalReplicas(
             files=self.files,
             directory=self.directory,
             context=RunnerContext(
                 broker_id=1,
-                clock=clock,
+                clock=LoopClock(),
                 pool=self.pool,
                 sync_pool=self.pool,
                 lag_ms_max=10_000,
@@ -68,8 +67,6 @@ class Host:
                 counts=NodeCounts(),
             ),
             fetchers=self.follows,  # type: ignore[arg-type]
-            pool=self.pool,
-            clock=clock,
         )
         self.task: asyncio.Task[None] | None = None
 
