@@ -180,27 +180,24 @@ def _compiled_environment() -> Mapping[str, str]:
     return build_support.chosen_environment()
 
 
-@click.command()
+@click.command(context_settings={"show_default": True})
 @click.option(
     "--nodes",
     "node_count",
     type=click.Choice(["1", "3", "5"]),
     default="3",
-    show_default=True,
     help="The number of nodes.",
 )
 @click.option(
     "--data-dir",
     type=click.Path(path_type=Path, file_okay=False),
     default=Path("milena-dev"),
-    show_default=True,
     help="Holds a directory for each node, and the cluster secret.",
 )
 @click.option(
     "--base-port",
     type=click.IntRange(1, 65_000),
     default=8082,
-    show_default=True,
     metavar="PORT",
     help="API port of node 1; the others follow.",
 )
@@ -208,7 +205,6 @@ def _compiled_environment() -> Mapping[str, str]:
     "--base-peer-port",
     type=click.IntRange(1, 65_000),
     default=7082,
-    show_default=True,
     metavar="PORT",
     help="Peer port of node 1; the others follow.",
 )
@@ -216,27 +212,23 @@ def _compiled_environment() -> Mapping[str, str]:
     "--kafka/--no-kafka",
     "has_kafka",
     default=False,
-    show_default=True,
     help="Let Kafka clients in, too. Needs milena-node[kafka].",
 )
 @click.option(
     "--base-kafka-port",
     type=click.IntRange(1, 65_000),
     default=9092,
-    show_default=True,
     help="Kafka port of node 1; the others follow.",
 )
 @click.option(
     "--log-level",
     type=click.Choice(["debug", "info", "warning", "error"]),
     default="warning",
-    show_default=True,
     help="Lowest severity that the nodes log.",
 )
 @click.option(
     "--auto-create-topics/--no-auto-create-topics",
     default=True,
-    show_default=True,
     help="Create a topic when a client writes to it.",
 )
 @click.option(
