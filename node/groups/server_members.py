@@ -9,7 +9,7 @@ from collections.abc import Callable
 from http_api.ports.groups import HeartbeatAnswer, KafkaHeartbeat
 from milena.model.errors import GroupNotFoundError, StaleMemberEpochError
 from node.context import NodeContext
-from node.groups.classic.service import unknown_member
+from node.groups.classic.member import unknown_member
 from node.groups.coordinator import GroupCoordinator
 from node.groups.coordinator_calls import CoordinatorCalls
 from node.groups.descriptions import TopicNames, is_server_group

@@ -29,7 +29,8 @@ from node.groups.classic.calls import (
     SyncAnswer,
     SyncRequest,
 )
-from node.groups.classic.state import Answer, ClassicGroupState, GenerationWrite, Waiter
+from node.groups.classic.member import Waiter
+from node.groups.classic.state import Answer, ClassicGroupState, GenerationWrite
 from node.groups.group_writer import TRIES_MAX, GroupContext, moved
 from raft_meta.machine.commands import PutClassicGroup
 from raft_meta.machine.groups import group_rules

@@ -11,7 +11,6 @@ from milena.model.errors import (
     FencedError,
     GroupNotFoundError,
     GroupSubscribedError,
-    MemberNotFoundError,
     MilenaError,
     NotCoordinatorError,
     PartitionNotFoundError,
@@ -35,6 +34,7 @@ from node.groups.classic.calls import (
     SyncRequest,
 )
 from node.groups.classic.coordinated import CoordinatedClassicGroup
+from node.groups.classic.member import unknown_member
 from node.groups.coordinator import GroupCoordinator
 from node.groups.coordinator_calls import CoordinatorCalls
 from node.groups.descriptions import is_server_group, offsets_of, server_state
@@ -426,10 +426,3 @@ def _may_read(protocols: tuple[tuple[str, bytes], ...] | None, topic: str) -> bo
         if topics is None or topic in topics:
             return True
     return False
-
-
-def unknown_member(group_id: str, member_id: str) -> MilenaError:
-    """Return the refusal of a request by a member that is not in the group."""
-    return MemberNotFoundError(
-        f"group {group_id!r} has no member {member_id!r}, or no longer: join again without a member id"
-    )

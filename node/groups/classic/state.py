@@ -17,7 +17,7 @@ Sources: Kafka's ``ClassicGroup`` and ``GroupCoordinator``; KIP-62 (rebalance ti
 (static members), KIP-394 (member id required), KIP-814 (static leader).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -28,7 +28,6 @@ from milena.model.errors import (
     InvalidSessionTimeoutError,
     MemberFencedError,
     MemberIdRequiredError,
-    MemberNotFoundError,
     MilenaError,
     NotCoordinatorError,
     RebalanceInProgressError,
@@ -38,7 +37,6 @@ from milena.model.types import MonotonicMs
 from node.groups.classic.calls import (
     ClassicDescription,
     ClassicState,
-    DescribedMember,
     JoinAnswer,
     JoinedMember,
     JoinRequest,
@@ -47,9 +45,18 @@ from node.groups.classic.calls import (
     SyncAnswer,
     SyncRequest,
 )
+from node.groups.classic.member import (
+    Member,
+    Waiter,
+    chosen_protocol,
+    common_protocols,
+    metadata_bytes,
+    name_bytes,
+    unknown_member,
+)
 from node.groups.member_sessions import NEVER
 from raft_meta.machine.groups import group_rules
-from raft_meta.machine.image import ClassicGroup, ClassicMember, Group
+from raft_meta.machine.image import ClassicGroup, Group
 
 SESSION_MS_MIN = 1_000
 SESSION_MS_MAX = 1_800_000
@@ -58,8 +65,6 @@ SESSION_MS_MAX = 1_800_000
 METADATA_BYTES_MAX = 16 << 20
 """Bytes of the metadata of all members, and of their assignments. They are only in memory."""
 
-Waiter: TypeAlias = int
-"""The number of a waiting request."""
 Answer: TypeAlias = JoinAnswer | SyncAnswer | MilenaError
 
 
@@ -69,43 +74,6 @@ class GenerationWrite:
 
     generation: int
     classic: ClassicGroup
-
-
-@dataclass(slots=True)
-class _Member:
-    member_id: str
-    instance_id: str | None
-    client_id: str
-    host: str
-    session_ms: int
-    rebalance_ms: int
-    protocols: tuple[tuple[str, bytes], ...] | None
-    heard_ms: MonotonicMs
-    assignment: bytes = b""
-    joining: Waiter | None = None
-    syncing: Waiter | None = None
-
-    @property
-    def names(self) -> frozenset[str] | None:
-        return None if self.protocols is None else frozenset(name for name, _ in self.protocols)
-
-    def metadata(self, protocol: str) -> bytes:
-        return next((data for name, data in self.protocols or () if name == protocol), b"")
-
-    @property
-    def name_bytes(self) -> int:
-        names = (self.member_id, self.instance_id or "", self.client_id, self.host)
-        return sum(len(name.encode()) for name in names)
-
-    @property
-    def metadata_bytes(self) -> int:
-        return _metadata_bytes(self.protocols or ())
-
-    @property
-    def due_ms(self) -> MonotonicMs:
-        """When the member counts as dead. One that waits for a response cannot send a heartbeat."""
-        is_waiting = self.joining is not None or self.syncing is not None
-        return NEVER if is_waiting else MonotonicMs(self.heard_ms + self.session_ms)
 
 
 class ClassicGroupState:
@@ -125,7 +93,7 @@ class ClassicGroupState:
         self.protocol = ""
         self.leader = ""
         self._initial_delay_ms = initial_delay_ms
-        self._members: dict[str, _Member] = {}
+        self._members: dict[str, Member] = {}
         self._pending: dict[str, MonotonicMs] = {}
         """Ids that were given out and did not join yet, until when they are valid."""
         self._rebalance_due_ms = NEVER
@@ -181,20 +149,7 @@ class ClassicGroupState:
         self.state = ClassicState.STABLE
         self.protocol_type, self.protocol = classic.protocol_type, classic.protocol
         self.leader, self._has_assignments = classic.leader, classic.has_assignments
-        self._members = {
-            member.member_id: _Member(
-                member_id=member.member_id,
-                instance_id=member.instance_id,
-                client_id=member.client_id,
-                host=member.host,
-                session_ms=member.session_ms,
-                rebalance_ms=member.rebalance_ms,
-                protocols=None,
-                heard_ms=now_ms,
-                assignment=member.assignment,
-            )
-            for member in classic.members
-        }
+        self._members = {row.member_id: Member.of_row(row, now_ms) for row in classic.members}
 
     def raise_generation(self, generation: int) -> None:
         """Continue after this generation of the image: the group may have been of the other kind since."""
@@ -295,7 +250,7 @@ class ClassicGroupState:
                 f"group {self.group_id!r} has protocol type {self.protocol_type!r}, not {request.protocol_type!r}: use "
                 "another group"
             )
-        common = _common(others)
+        common = common_protocols(others)
         if common is not None and common.isdisjoint(name for name, _ in request.protocols):
             raise InconsistentGroupProtocolError(
                 f"the members of group {self.group_id!r} support {', '.join(sorted(common))}: a new member must "
@@ -305,8 +260,8 @@ class ClassicGroupState:
     def _check_size(self, request: JoinRequest) -> None:
         """Refuse a member whose names or metadata would make the group too large to be stored, or to be kept here."""
         others = [m for m in self._members.values() if m.member_id != request.member_id]
-        names = sum(m.name_bytes for m in others) + _name_bytes(request)
-        metadata = sum(m.metadata_bytes for m in others) + _metadata_bytes(request.protocols)
+        names = sum(m.name_bytes for m in others) + name_bytes(request)
+        metadata = sum(m.metadata_bytes for m in others) + metadata_bytes(request.protocols)
         if names > group_rules.GROUP_BYTES_MAX or metadata > METADATA_BYTES_MAX:
             raise GroupLimitError(
                 f"the names of group {self.group_id!r}'s members would take {names} bytes and their metadata "
@@ -349,42 +304,30 @@ class ClassicGroupState:
     ) -> None:
         if not self._members:
             self.protocol_type = request.protocol_type
-        member = _Member(
-            member_id=member_id,
-            instance_id=request.instance_id,
-            client_id=request.client_id,
-            host=request.host,
-            session_ms=request.session_ms,
-            rebalance_ms=_rebalance_ms(request),
-            protocols=request.protocols,
-            heard_ms=now_ms,
-        )
-        self._members[member_id] = member
+        member = self._members[member_id] = Member.of_join(member_id, request, now_ms)
         self._wait_join(member, waiter)
         self._has_newcomer = True
         self._rebalance(now_ms)
 
-    def _update(self, member: _Member, request: JoinRequest) -> None:
-        member.client_id, member.host = request.client_id, request.host
-        member.session_ms, member.rebalance_ms = request.session_ms, _rebalance_ms(request)
-        member.protocols = request.protocols
+    def _update(self, member: Member, request: JoinRequest) -> None:
+        member.update(request)
         if len(self._members) == 1:
             self.protocol_type = request.protocol_type
 
-    def _wait_join(self, member: _Member, waiter: Waiter) -> None:
+    def _wait_join(self, member: Member, waiter: Waiter) -> None:
         self._end_join(member, _repeated(member))
         member.joining = waiter
 
     # -- static members --------------------------------------------------------------------------
 
-    def _holder(self, instance_id: str | None) -> _Member | None:
+    def _holder(self, instance_id: str | None) -> Member | None:
         if instance_id is None:
             return None
         return next((m for m in self._members.values() if m.instance_id == instance_id), None)
 
     def _succeed(
         self,
-        holder: _Member,
+        holder: Member,
         request: JoinRequest,
         waiter: Waiter,
         now_ms: MonotonicMs,
@@ -411,7 +354,7 @@ class ClassicGroupState:
             and supports is not None
             and self.protocol in supports
             and request.protocol_type == self.protocol_type
-            and self._chosen(self._members.values()) == self.protocol
+            and chosen_protocol(self._members.values()) == self.protocol
         )
         if is_same:
             # The image must know the new id before the process may commit under it.
@@ -420,7 +363,7 @@ class ClassicGroupState:
         else:
             self._rebalance(now_ms)
 
-    def _answer_succession(self, member: _Member, now_ms: MonotonicMs) -> None:
+    def _answer_succession(self, member: Member, now_ms: MonotonicMs) -> None:
         request, former_id = self._successions.pop(member.member_id)
         is_leader = member.member_id == self.leader
         can_skip = request.can_skip_assignment
@@ -510,7 +453,7 @@ class ClassicGroupState:
         self.generation += 1
         self.state = ClassicState.COMPLETING_REBALANCE
         self._rebalance_due_ms = self._initial_end_ms = NEVER
-        self.protocol = self._chosen(self._members.values())
+        self.protocol = chosen_protocol(self._members.values())
         if self.leader not in self._members or self._members[self.leader].joining is None:
             self.leader = joined[0].member_id
         self._is_assigned = False
@@ -522,19 +465,7 @@ class ClassicGroupState:
             member.heard_ms = now_ms
             self._end_join(member, self._join_answer(member))
 
-    def _chosen(self, members: Iterable[_Member]) -> str:
-        """Return the protocol that every member supports and most members prefer; "" if there is none."""
-        known = [member for member in members if member.protocols is not None]
-        common = _common(known)
-        if not common:
-            return ""
-        votes: dict[str, int] = {}
-        for member in known:
-            favourite = next(name for name, _ in member.protocols or () if name in common)
-            votes[favourite] = votes.get(favourite, 0) + 1
-        return max(votes, key=lambda name: votes[name])
-
-    def _join_answer(self, member: _Member) -> JoinAnswer:
+    def _join_answer(self, member: Member) -> JoinAnswer:
         return JoinAnswer(
             member_id=member.member_id,
             generation=self.generation,
@@ -545,14 +476,7 @@ class ClassicGroupState:
         )
 
     def _joined(self) -> Sequence[JoinedMember]:
-        return [
-            JoinedMember(
-                member_id=member.member_id,
-                instance_id=member.instance_id,
-                metadata=member.metadata(self.protocol),
-            )
-            for member in self._members.values()
-        ]
+        return [member.joined(self.protocol) for member in self._members.values()]
 
     # -- assignments -----------------------------------------------------------------------------
 
@@ -607,21 +531,13 @@ class ClassicGroupState:
             protocol=self.protocol,
             leader=self.leader,
             members=tuple(
-                ClassicMember(
-                    member_id=member.member_id,
-                    instance_id=member.instance_id,
-                    client_id=member.client_id,
-                    host=member.host,
-                    session_ms=member.session_ms,
-                    rebalance_ms=member.rebalance_ms,
-                    assignment=member.assignment if self._has_assignments else b"",
-                )
+                member.row(has_assignment=self._has_assignments)
                 for _, member in sorted(self._members.items())
             ),
             has_assignments=self._has_assignments,
         )
 
-    def _answer_sync(self, member: _Member, now_ms: MonotonicMs) -> None:
+    def _answer_sync(self, member: Member, now_ms: MonotonicMs) -> None:
         if member.syncing is not None:
             member.heard_ms = now_ms
             answer = SyncAnswer(
@@ -687,8 +603,8 @@ class ClassicGroupState:
             return error
         return None
 
-    def _remove(self, member: _Member) -> None:
-        gone = _unknown(self.group_id, member.member_id)
+    def _remove(self, member: Member) -> None:
+        gone = unknown_member(self.group_id, member.member_id)
         self._end_join(member, gone)
         self._end_sync(member, gone)
         del self._members[member.member_id]
@@ -769,14 +685,7 @@ class ClassicGroupState:
             protocol_type=self.protocol_type,
             protocol=self.protocol if is_stable else "",
             members=[
-                DescribedMember(
-                    member_id=member.member_id,
-                    instance_id=member.instance_id,
-                    client_id=member.client_id,
-                    host=member.host,
-                    metadata=member.metadata(self.protocol) if is_stable else b"",
-                    assignment=member.assignment if is_stable else b"",
-                )
+                member.described(self.protocol, is_stable=is_stable)
                 for _, member in sorted(self._members.items())
             ],
         )
@@ -787,7 +696,7 @@ class ClassicGroupState:
 
     # -- checks ----------------------------------------------------------------------------------
 
-    def _member(self, member_id: str, instance_id: str | None) -> _Member:
+    def _member(self, member_id: str, instance_id: str | None) -> Member:
         """Return the member.
 
         Raises:
@@ -799,10 +708,10 @@ class ClassicGroupState:
             if holder is not None and holder.member_id != member_id:
                 raise _fenced(self.group_id, holder)
             if holder is None:
-                raise _unknown(self.group_id, member_id)
+                raise unknown_member(self.group_id, member_id)
         member = self._members.get(member_id)
         if member is None:
-            raise _unknown(self.group_id, member_id)
+            raise unknown_member(self.group_id, member_id)
         return member
 
     def _check_generation(self, generation: int) -> None:
@@ -811,58 +720,28 @@ class ClassicGroupState:
                 f"group {self.group_id!r} is at generation {self.generation}, not {generation}: join again"
             )
 
-    def _end_join(self, member: _Member, answer: Answer) -> None:
+    def _end_join(self, member: Member, answer: Answer) -> None:
         if member.joining is not None:
             self._answers.append((member.joining, answer))
             member.joining = None
 
-    def _end_sync(self, member: _Member, answer: Answer) -> None:
+    def _end_sync(self, member: Member, answer: Answer) -> None:
         if member.syncing is not None:
             self._answers.append((member.syncing, answer))
             member.syncing = None
-
-
-def _common(members: Iterable[_Member]) -> frozenset[str] | None:
-    """Return the protocols that all of these members support; None if nothing is known of any."""
-    common: frozenset[str] | None = None
-    for member in members:
-        names = member.names
-        if names is not None:
-            common = names if common is None else common & names
-    return common
-
-
-def _name_bytes(request: JoinRequest) -> int:
-    names = (request.instance_id or "", request.client_id, request.host)
-    return group_rules.NAME_LENGTH_MAX + sum(len(name.encode()) for name in names)
-
-
-def _metadata_bytes(protocols: tuple[tuple[str, bytes], ...]) -> int:
-    return sum(len(name) + len(data) for name, data in protocols)
-
-
-def _rebalance_ms(request: JoinRequest) -> int:
-    """Return the rebalance timeout within bounds: some clients ask for the largest number there is."""
-    return min(max(request.rebalance_ms, 1), group_rules.DURATION_MS_MAX)
 
 
 def _in_progress(group_id: str) -> MilenaError:
     return RebalanceInProgressError(f"group {group_id!r} is rebalancing: join again")
 
 
-def _repeated(member: _Member) -> MilenaError:
+def _repeated(member: Member) -> MilenaError:
     return RebalanceInProgressError(
         f"member {member.member_id!r} has sent a newer request: join again"
     )
 
 
-def _unknown(group_id: str, member_id: str) -> MilenaError:
-    return MemberNotFoundError(
-        f"group {group_id!r} has no member {member_id!r}, or no longer: join again without a member id"
-    )
-
-
-def _fenced(group_id: str, member: _Member) -> MilenaError:
+def _fenced(group_id: str, member: Member) -> MilenaError:
     return MemberFencedError(
         f"another process has taken over the instance id {member.instance_id!r} in group {group_id!r}: stop"
     )
