@@ -1,11 +1,21 @@
 """Typed access to the JSON of responses. A missing or wrong field raises an ``UnexpectedAnswerError`` that names it."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import MISSING, fields
+from functools import cache, partial
+from typing import TypeVar, get_args
 
 from milena.errors import UnexpectedAnswerError
 
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 """A value that ``json.loads`` returns."""
+
+V = TypeVar("V")
+
+
+def given(**values: V | None) -> dict[str, V]:
+    """Return the fields of a request, or its parameters, without those that are None."""
+    return {name: value for name, value in values.items() if value is not None}
 
 
 class AnswerFields:
@@ -113,8 +123,50 @@ class AnswerFields:
             raise self._wrong(name, "an object of integers", values)
         return found
 
+    def read(self, kind: type[V], **known: object) -> V:
+        """Return a dataclass, each of whose fields is read by its name and type. One with a default may be absent.
+
+        ``known`` has the values of fields that the response does not have under these names.
+        """
+        for name, read, default in _readings_of(kind):
+            if name not in known:
+                known[name] = read(self, name) if default is MISSING else read(self, name, default)
+        return kind(**known)
+
     def _wrong(self, name: str, wanted: str, value: Json) -> UnexpectedAnswerError:
         return UnexpectedAnswerError(f"{self._where}.{name}: expected {wanted}, got {_kind(value)}")
+
+
+_READERS: dict[object, Callable[..., object]] = {
+    str: AnswerFields.text,
+    str | None: AnswerFields.optional_text,
+    int: AnswerFields.integer,
+    int | None: AnswerFields.optional_integer,
+    bool: AnswerFields.boolean,
+    tuple[int, ...]: AnswerFields.integers,
+    tuple[str, ...]: AnswerFields.strings,
+    dict[str, str]: AnswerFields.texts,
+    Mapping[str, int]: AnswerFields.numbers,
+}
+"""The reader of a field by its type. A field of another type is a list of dataclasses."""
+_TAKE_DEFAULTS = (AnswerFields.text, AnswerFields.integer, AnswerFields.boolean)
+"""Readers to which the default of a field is passed. For others, an absent field has one value."""
+
+
+def _readings(kind: type) -> list[tuple[str, Callable[..., object], object]]:
+    """Return the name, the reader and the default of each field of a dataclass."""
+    found = []
+    for field in fields(kind):
+        read = _READERS.get(field.type, partial(_rows, field.type))
+        found.append((field.name, read, field.default if read in _TAKE_DEFAULTS else MISSING))
+    return found
+
+
+_readings_of: Callable[[type], list[tuple[str, Callable[..., object], object]]] = cache(_readings)
+
+
+def _rows(kind: object, answer: AnswerFields, name: str) -> object:
+    return tuple(row.read(get_args(kind)[0]) for row in answer.objects(name))
 
 
 def objects_of(values: Json, where: str) -> Iterator[AnswerFields]:

@@ -1,6 +1,7 @@
 """Administration of access control: users, tokens, quotas, access control entries and the mode, over HTTP."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import asdict
 
 from milena.cluster.access_views import (
     AccessView,
@@ -11,17 +12,12 @@ from milena.cluster.access_views import (
     TokenGrant,
     TokenView,
     UserView,
-    access_view,
     acl_entries,
     acl_json,
-    grant_json,
     new_token,
-    quota_view,
-    token_view,
-    user_view,
 )
 from milena.cluster.http import HttpSession, segment
-from milena.fields import AnswerFields, Json
+from milena.fields import AnswerFields, Json, given
 from milena.model.access import AccessMode
 from milena.model.quotas import QuotaKey
 from milena.model.secret import Secret
@@ -39,7 +35,7 @@ class AccessAdmin:
 
     async def state(self) -> AccessView:
         """Return the mode, and the user that the cluster takes this client for."""
-        return access_view(await self._http.get("/access"))
+        return AnswerFields(await self._http.get("/access"), "access").read(AccessView)
 
     async def set_mode(self, mode: AccessMode) -> AccessView:
         """Set how strictly the cluster authenticates and authorizes its callers.
@@ -47,11 +43,12 @@ class AccessAdmin:
         Raises:
             AnswerError: no user could administer the cluster any more; the message says what to do first.
         """
-        return access_view(await self._http.put("/access", {"mode": mode.value}))
+        answer = await self._http.put("/access", {"mode": mode.value})
+        return AnswerFields(answer, "access").read(AccessView)
 
     async def users(self) -> list[UserView]:
         """Return all users, in order of their names."""
-        found = map(user_view, await self._all_of("/users", "users"))
+        found = [row.read(UserView) for row in await self._all_of("/users", "users")]
         return sorted(found, key=lambda user: user.name)
 
     async def user(self, name: str) -> UserView:
@@ -60,7 +57,7 @@ class AccessAdmin:
         Raises:
             TargetNotFoundError: there is no user of this name.
         """
-        return user_view(AnswerFields(await self._http.get(_user_path(name)), "user"))
+        return AnswerFields(await self._http.get(_user_path(name)), "user").read(UserView)
 
     async def put_user(
         self,
@@ -87,22 +84,18 @@ class AccessAdmin:
             AnswerError: a bad name or password, or no superuser would be left; the message says what to change.
             TypeError: the password is no ``Secret``.
         """
-        body: dict[str, Json] = {}
-        if password is not None:
-            if not isinstance(password, Secret):
-                raise TypeError("password: wrap it, password=Secret(...), so that nothing shows it")
-            body["password"] = password.reveal()
-        if is_superuser is not None:
-            body["is_superuser"] = is_superuser
-        if keep_previous:
-            body["keep_previous"] = True
-        if revoke_tokens:
-            body["revoke_tokens"] = True
-        if scram is not None:
-            body["scram"] = scram
+        if password is not None and not isinstance(password, Secret):
+            raise TypeError("password: wrap it, password=Secret(...), so that nothing shows it")
+        body: dict[str, Json] = given(
+            password=None if password is None else password.reveal(),
+            is_superuser=is_superuser,
+            keep_previous=keep_previous or None,
+            revoke_tokens=revoke_tokens or None,
+            scram=scram,
+        )
         # A repeat with ``keep_previous`` would store the new password as the former one too, and lose the former one.
         answer = await self._http.put(_user_path(name), body, is_repeatable=not keep_previous)
-        return user_view(AnswerFields(answer, "user"))
+        return AnswerFields(answer, "user").read(UserView)
 
     async def delete_user(self, name: str) -> None:
         """Delete a user, with the user's tokens and entries.
@@ -119,7 +112,8 @@ class AccessAdmin:
         Raises:
             TargetNotFoundError: there is no such user.
         """
-        found = map(token_view, await self._all_of(_tokens_path(user), "tokens"))
+        rows = await self._all_of(_tokens_path(user), "tokens")
+        found = [row.read(TokenView) for row in rows]
         return sorted(found, key=lambda token: (token.created_ms, token.token_id))
 
     async def create_token(
@@ -144,13 +138,8 @@ class AccessAdmin:
             TargetNotFoundError: there is no such user.
             AnswerError: a bad note, time or grant; the message says what to change.
         """
-        body: dict[str, Json] = {}
-        if note is not None:
-            body["note"] = note
-        if lifetime_ms is not None:
-            body["lifetime_ms"] = lifetime_ms
-        if grants:
-            body["grants"] = [grant_json(grant) for grant in grants]
+        listed: list[Json] = [asdict(grant) for grant in grants]
+        body: dict[str, Json] = given(note=note, lifetime_ms=lifetime_ms, grants=listed or None)
         return new_token(AnswerFields(await self._http.post(_tokens_path(user), body), "token"))
 
     async def delete_token(self, user: str, token_id: str) -> None:
@@ -163,7 +152,7 @@ class AccessAdmin:
 
     async def quotas(self) -> list[QuotaView]:
         """Return all quotas, sorted by user and client id."""
-        return [quota_view(found) for found in await self._all_of("/quotas", "quotas")]
+        return [row.read(QuotaView) for row in await self._all_of("/quotas", "quotas")]
 
     async def alter_quota(
         self,
@@ -182,16 +171,13 @@ class AccessAdmin:
         Raises:
             AnswerError: neither user nor client id is given, or a number is invalid; the message says what to change.
         """
-        body: dict[str, Json] = {"limits": {key.value: amount for key, amount in limits.items()}}
-        named = {"user": user, "client_id": client_id}
-        body.update({name: value for name, value in named.items() if value is not None})
-        return quota_view(AnswerFields(await self._http.put("/quotas", body), "quota"))
+        listed: dict[str, Json] = {key.value: amount for key, amount in limits.items()}
+        body: dict[str, Json] = given(limits=listed, user=user, client_id=client_id)
+        return AnswerFields(await self._http.put("/quotas", body), "quota").read(QuotaView)
 
     async def delete_quota(self, *, user: str | None = None, client_id: str | None = None) -> None:
         """Delete a quota; parameters as for ``alter_quota``. Do nothing if the quota does not exist."""
-        named = {"user": user, "client_id": client_id}
-        params = {name: value for name, value in named.items() if value is not None}
-        await self._http.delete("/quotas", params)
+        await self._http.delete("/quotas", given(user=user, client_id=client_id))
 
     async def acls(self, wanted: AclFilter | None = None) -> list[AclEntry]:
         """Return the entries that match a filter, sorted; None: all."""

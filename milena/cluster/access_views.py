@@ -4,9 +4,9 @@ Types, operations and permissions are strings: values of the enums in ``milena.m
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, astuple, dataclass
 
-from milena.fields import AnswerFields, Json
+from milena.fields import AnswerFields, Json, given
 from milena.model.access import ANY_HOST, PatternType, Permission
 from milena.model.secret import Secret
 
@@ -72,7 +72,7 @@ class TokenView:
 
     token_id: str
     user: str
-    note: str
+    note: str = ""
     grants: tuple[TokenGrant, ...]
     created_ms: int
     expires_ms: int | None
@@ -113,74 +113,27 @@ class AclFilter:
 
     def params(self) -> dict[str, str]:
         """Return the query parameters of the filter."""
-        said = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {name: value for name, value in said.items() if value is not None}
-
-
-def access_view(answer: Json) -> AccessView:
-    """Return the body of ``GET /access`` as a value."""
-    found = AnswerFields(answer, "access")
-    return AccessView(
-        mode=found.text("mode"),
-        version=found.integer("version"),
-        principal=found.text("principal"),
-        user=found.optional_text("user"),
-        token_id=found.optional_text("token_id"),
-        is_superuser=found.boolean("is_superuser"),
-    )
-
-
-def user_view(found: AnswerFields) -> UserView:
-    """Return a user from a row of a list, or from a response with one user."""
-    return UserView(
-        name=found.text("name"),
-        is_superuser=found.boolean("is_superuser"),
-        password_count=found.integer("password_count"),
-        token_count=found.integer("token_count"),
-        scram_mechanisms=found.strings("scram_mechanisms"),
-    )
-
-
-def quota_view(found: AnswerFields) -> QuotaView:
-    """Return a quota from a row of a list, or from a response with one quota."""
-    return QuotaView(
-        user=found.optional_text("user"),
-        client_id=found.optional_text("client_id"),
-        limits=found.numbers("limits"),
-    )
-
-
-def token_view(found: AnswerFields) -> TokenView:
-    """Return a token from a row of a list."""
-    return TokenView(
-        token_id=found.text("token_id"),
-        user=found.text("user"),
-        note=found.text("note", default=""),
-        grants=tuple(map(_grant, found.objects("grants"))),
-        created_ms=found.integer("created_ms"),
-        expires_ms=found.optional_integer("expires_ms"),
-    )
+        return given(**asdict(self))
 
 
 def new_token(found: AnswerFields) -> NewToken:
     """Return a new token from the one response that has its secret."""
-    return NewToken(view=token_view(found), token=Secret(found.text("token")))
+    return NewToken(view=found.read(TokenView), token=Secret(found.text("token")))
 
 
 def acl_entries(answer: Json) -> list[AclEntry]:
     """Return the entries of a v3 list, sorted by principal, resource, operation and the other fields."""
-    entries = map(_acl_entry, AnswerFields(answer, "acls").objects("data"))
-    return sorted(entries, key=lambda e: tuple(getattr(e, field.name) for field in fields(e)))
+    return sorted(map(_acl_entry, AnswerFields(answer, "acls").objects("data")), key=astuple)
 
 
-def grant_json(grant: TokenGrant) -> dict[str, Json]:
-    """Return a grant as requests and responses have it."""
-    return {
-        "resource_type": grant.resource_type,
-        "pattern_type": grant.pattern_type,
-        "name": grant.name,
-        "operations": list(grant.operations),
-    }
+def _acl_entry(row: AnswerFields) -> AclEntry:
+    # The defaults are for entries that are added. An entry of a response names everything.
+    return row.read(
+        AclEntry,
+        permission=row.text("permission"),
+        pattern_type=row.text("pattern_type"),
+        host=row.text("host"),
+    )
 
 
 def acl_json(entry: AclEntry) -> dict[str, Json]:
@@ -194,24 +147,3 @@ def acl_json(entry: AclEntry) -> dict[str, Json]:
         "operation": entry.operation,
         "permission": entry.permission,
     }
-
-
-def _grant(found: AnswerFields) -> TokenGrant:
-    return TokenGrant(
-        resource_type=found.text("resource_type"),
-        pattern_type=found.text("pattern_type"),
-        name=found.text("name"),
-        operations=found.strings("operations"),
-    )
-
-
-def _acl_entry(found: AnswerFields) -> AclEntry:
-    return AclEntry(
-        principal=found.text("principal"),
-        resource_type=found.text("resource_type"),
-        resource_name=found.text("resource_name"),
-        operation=found.text("operation"),
-        permission=found.text("permission"),
-        pattern_type=found.text("pattern_type"),
-        host=found.text("host"),
-    )

@@ -9,19 +9,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
 
-from milena.cluster import group_admin, transactions
+from milena.cluster import group_admin
 from milena.cluster.access_admin import AccessAdmin
 from milena.cluster.credentials import ANONYMOUS, Credentials
-from milena.cluster.group_admin import PAGE_ROWS, PartitionLag
-from milena.cluster.group_views import GroupSummary, GroupView
+from milena.cluster.group_admin import PAGE_ROWS, PartitionLag, group_path
+from milena.cluster.group_views import GroupSummary, GroupView, group_view
 from milena.cluster.http import HttpCall, HttpSession, json_of, segment
 from milena.cluster.moves import Move, RequestedMove, planned_moves, running_moves
 from milena.cluster.node_exam import NodeExam, examine, read_metrics
 from milena.cluster.node_metrics import MetricsView
-from milena.cluster.transactions import TransactionView
+from milena.cluster.transactions import TransactionView, open_transactions
 from milena.cluster.view import ClusterView, NodeView, PartitionView, TopicSizes, TopicView
 from milena.errors import NotNowError, UnexpectedAnswerError
-from milena.fields import AnswerFields, Json
+from milena.fields import AnswerFields, Json, given
 from milena.hints import Hinting, hinting
 from milena.model.clock import Clock
 from milena.records import Position, TopicPartition
@@ -140,11 +140,7 @@ class AdminClient(Hinting, hints="Admin"):
             AnswerError: the cluster cannot make these moves; the message says what to change.
         """
         body: dict[str, Json] = {"rebalance": True} if drain is None else {"drain": drain}
-        body["dry_run"] = dry_run
-        if throttle is not None:
-            body["throttle_bytes_per_s"] = throttle
-        if max_concurrent is not None:
-            body["max_concurrent"] = max_concurrent
+        body |= given(dry_run=dry_run, throttle_bytes_per_s=throttle, max_concurrent=max_concurrent)
         return planned_moves(await self._http.post("/reassignments", body))
 
     async def move_replicas(
@@ -171,11 +167,8 @@ class AdminClient(Hinting, hints="Admin"):
             {"topic": where.topic, "partition": where.partition, "replicas": list(nodes)}
             for where, nodes in replicas.items()
         ]
-        body: dict[str, Json] = {"partitions": moves, "dry_run": dry_run}
-        if throttle is not None:
-            body["throttle_bytes_per_s"] = throttle
-        if max_concurrent is not None:
-            body["max_concurrent"] = max_concurrent
+        body: dict[str, Json] = {"partitions": moves}
+        body |= given(dry_run=dry_run, throttle_bytes_per_s=throttle, max_concurrent=max_concurrent)
         return planned_moves(await self._http.post("/reassignments", body))
 
     async def reassignments(self) -> list[Move]:
@@ -191,9 +184,7 @@ class AdminClient(Hinting, hints="Admin"):
             TargetNotFoundError: there is no such topic or partition.
             AnswerError: too few of the former replicas are in sync.
         """
-        params = {} if topic is None else {"topic": topic}
-        if partition is not None:
-            params["partition"] = str(partition)
+        params = given(topic=topic, partition=None if partition is None else str(partition))
         return planned_moves(await self._http.delete("/reassignments", params))
 
     async def cluster_id(self) -> str:
@@ -274,10 +265,7 @@ class AdminClient(Hinting, hints="Admin"):
         """
         settings: list[Json] = [{"name": k, "value": v} for k, v in (configs or {}).items()]
         body: dict[str, Json] = {"topic_name": name, "configs": settings}
-        if partitions is not None:
-            body["partitions_count"] = partitions
-        if replication_factor is not None:
-            body["replication_factor"] = replication_factor
+        body |= given(partitions_count=partitions, replication_factor=replication_factor)
         await self._http.post(f"/v3/clusters/{await self.cluster_id()}/topics", body)
 
     async def add_partitions(self, name: str, partitions: int) -> None:
@@ -382,7 +370,7 @@ class AdminClient(Hinting, hints="Admin"):
         Raises:
             TargetNotFoundError: there is no group of this id.
         """
-        return await group_admin.group(self._http, group_id)
+        return group_view(await self._http.get(group_path(group_id)))
 
     async def group_lags(self, group: GroupView) -> list[PartitionLag]:
         """Return a group's progress in each partition that it reads, or has committed in.
@@ -439,11 +427,12 @@ class AdminClient(Hinting, hints="Admin"):
             TargetNotFoundError: there is no group of this id.
             GroupNotEmptyError: the group has members; nothing was changed.
         """
-        await group_admin.delete(self._http, group_id)
+        await self._http.delete(group_path(group_id))
 
     async def transactions(self, *, older_than_ms: int | None = None) -> list[TransactionView]:
         """Return the transactions that leaders hold open, the oldest first."""
-        return await transactions.transactions(self._http, older_than_ms=older_than_ms)
+        params = given(older_than_ms=None if older_than_ms is None else str(older_than_ms))
+        return open_transactions(await self._http.get("/transactions", params))
 
     async def abort_transaction(self, producer_id: int, producer_epoch: int) -> None:
         """Abort a transaction, so that no reader of committed records sees its records. A repeat is harmless.
@@ -453,7 +442,7 @@ class AdminClient(Hinting, hints="Admin"):
             ProducerFencedError: the producer's current epoch is another one.
             AnswerError: the transaction is committed.
         """
-        await transactions.abort(self._http, producer_id, producer_epoch)
+        await self._http.post(f"/transactions/{producer_id}/{producer_epoch}:abort", {})
 
     async def node_id(self) -> int:
         """Return the id of the node at ``url``."""
@@ -508,31 +497,25 @@ def _node_view(fields: AnswerFields) -> NodeView:
 
 
 def _metadata_topic(fields: AnswerFields) -> TopicView:
-    partitions = (
+    # A cluster may have 100,000 partitions, so they are not read by ``AnswerFields.read``, which is slower.
+    partitions = [
         PartitionView(
-            partition=p.integer("partition"),
-            leader=p.optional_integer("leader"),
-            leader_epoch=p.integer("leader_epoch"),
-            replicas=p.integers("replicas"),
-            isr=p.integers("isr"),
+            partition=row.integer("partition"),
+            leader=row.optional_integer("leader"),
+            leader_epoch=row.integer("leader_epoch"),
+            replicas=row.integers("replicas"),
+            isr=row.integers("isr"),
         )
-        for p in fields.objects("partitions")
-    )
-    return TopicView(
-        name=fields.text("name"),
-        partitions=tuple(sorted(partitions, key=lambda p: p.partition)),
-        configs=fields.texts("configs"),
-        topic_id=fields.optional_text("topic_id"),
-    )
+        for row in fields.objects("partitions")
+    ]
+    return fields.read(TopicView, partitions=tuple(sorted(partitions, key=lambda p: p.partition)))
 
 
 def topic_view(answer: Json) -> TopicView:
     """Return the body of ``GET /topics/{name}`` as values. The body has no leader epochs, so they are -1."""
     fields = AnswerFields(answer, "topic")
-    return TopicView(
-        name=fields.text("name"),
-        configs=fields.texts("configs"),
-        partitions=tuple(map(_topic_partition, fields.objects("partitions"))),
+    return fields.read(
+        TopicView, partitions=tuple(map(_topic_partition, fields.objects("partitions")))
     )
 
 

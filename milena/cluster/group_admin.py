@@ -5,13 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from milena.cluster.group_views import (
-    GroupSummary,
-    GroupView,
-    group_offsets,
-    group_summary,
-    group_view,
-)
+from milena.cluster.group_views import GroupSummary, GroupView, group_offsets
 from milena.cluster.http import HttpSession, segment
 from milena.errors import TargetNotFoundError
 from milena.fields import AnswerFields, Json
@@ -36,8 +30,8 @@ class PartitionLag:
     partition: int
     committed: int | None
     end: int | None
-    member_id: str | None
     lag: int | None = None
+    member_id: str | None
 
 
 def total_lag(rows: Collection[PartitionLag]) -> int | None:
@@ -49,15 +43,8 @@ def total_lag(rows: Collection[PartitionLag]) -> int | None:
 async def groups(http: HttpSession) -> list[GroupSummary]:
     """Return all groups, in order of their ids."""
     answer = AnswerFields(await http.get("/groups"), "groups")
-    found = [
-        group_summary(entry, entry.integer("member_count")) for entry in answer.objects("groups")
-    ]
+    found = [entry.read(GroupSummary) for entry in answer.objects("groups")]
     return sorted(found, key=lambda group: group.group_id)
-
-
-async def group(http: HttpSession, group_id: str) -> GroupView:
-    """Return one group."""
-    return group_view(AnswerFields(await http.get(_path(group_id)), "group"))
 
 
 async def lags(http: HttpSession, found: GroupView) -> list[PartitionLag]:
@@ -106,7 +93,7 @@ async def _committed(
         return rows
     skip, total = 0, 1
     while skip < total:
-        path = f"{_path(found.summary.group_id)}/lags?skip={skip}&limit={PAGE_ROWS}"
+        path = f"{group_path(found.summary.group_id)}/lags?skip={skip}&limit={PAGE_ROWS}"
         answer = AnswerFields(await http.get(path), "lags")
         total = answer.integer("total")
         skip += PAGE_ROWS
@@ -135,7 +122,7 @@ async def reset(
     body: dict[str, Json] = {"topic": topic, "to": _reset_target(position)}
     if partitions is not None:
         body["partitions"] = list(partitions)
-    answer = AnswerFields(await http.post(f"{_path(group_id)}/offsets:reset", body), "reset")
+    answer = AnswerFields(await http.post(f"{group_path(group_id)}/offsets:reset", body), "reset")
     return {where: offset.offset for where, offset in group_offsets(answer).items()}
 
 
@@ -151,7 +138,9 @@ async def reset_plan(
             "skip": str(len(found)),
             "limit": str(PAGE_ROWS),
         }
-        answer = AnswerFields(await http.get(f"{_path(group_id)}/offsets:reset", query), "reset")
+        answer = AnswerFields(
+            await http.get(f"{group_path(group_id)}/offsets:reset", query), "reset"
+        )
         total = answer.integer("total")
         rows = list(answer.objects("partitions"))
         if not rows:
@@ -159,11 +148,6 @@ async def reset_plan(
         for row in rows:
             found[row.integer("partition")] = (row.optional_integer("now"), row.integer("then"))
     return found
-
-
-async def delete(http: HttpSession, group_id: str) -> None:
-    """Delete a group."""
-    await http.delete(_path(group_id))
 
 
 def _reset_target(position: Position) -> str | int:
@@ -190,5 +174,6 @@ async def _end(http: HttpSession, where: TopicPartition) -> int | None:
         return None
 
 
-def _path(group_id: str) -> str:
+def group_path(group_id: str) -> str:
+    """Return the path of a group."""
     return f"/groups/{segment(group_id)}"

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from milena.errors import UnexpectedAnswerError
-from milena.fields import AnswerFields
+from milena.fields import AnswerFields, Json
 from milena.records import TopicPartition
 
 
@@ -26,9 +26,9 @@ class GroupMember:
 
     member_id: str
     instance_id: str | None
-    client_id: str
-    host: str
-    is_rest: bool
+    client_id: str = ""
+    host: str = ""
+    is_rest: bool = False
     member_epoch: int
     topics: tuple[str, ...]
     pattern: str | None
@@ -48,7 +48,7 @@ class GroupSummary:
     group_id: str
     state: str
     generation: int
-    assignor: str
+    assignor: str = ""
     coordinator: int | None
     member_count: int
     kind: str = "server"
@@ -63,39 +63,20 @@ class GroupView:
     offsets: dict[TopicPartition, GroupOffset]
 
 
-def group_summary(fields: AnswerFields, member_count: int) -> GroupSummary:
-    """Return the summary of a group from a row of a list, or from a description."""
-    return GroupSummary(
-        group_id=fields.text("group_id"),
-        state=fields.text("state"),
-        generation=fields.integer("generation"),
-        assignor=fields.text("assignor", default=""),
-        coordinator=fields.optional_integer("coordinator"),
-        member_count=member_count,
-        kind=fields.text("kind", default="server"),
-    )
-
-
-def group_view(fields: AnswerFields) -> GroupView:
+def group_view(answer: Json) -> GroupView:
     """Return the description of a group."""
+    fields = AnswerFields(answer, "group")
     members = sorted(map(_member, fields.objects("members")), key=lambda m: m.member_id)
     return GroupView(
-        summary=group_summary(fields, len(members)),
+        summary=fields.read(GroupSummary, member_count=len(members)),
         members=tuple(members),
         offsets=group_offsets(fields),
     )
 
 
 def _member(fields: AnswerFields) -> GroupMember:
-    return GroupMember(
-        member_id=fields.text("member_id"),
-        instance_id=fields.optional_text("instance_id"),
-        client_id=fields.text("client_id", default=""),
-        host=fields.text("host", default=""),
-        is_rest=fields.boolean("is_rest", default=False),
-        member_epoch=fields.integer("member_epoch"),
-        topics=fields.strings("topics"),
-        pattern=fields.optional_text("pattern"),
+    return fields.read(
+        GroupMember,
         assignment=partitions_of(fields, "assignment"),
         revoking=partitions_of(fields, "revoking"),
         pending=partitions_of(fields, "pending"),
@@ -120,9 +101,5 @@ def group_offsets(fields: AnswerFields) -> dict[TopicPartition, GroupOffset]:
         for number, entry in partitions.members():
             if not (number.isascii() and number.isdigit()):
                 raise UnexpectedAnswerError(f"offsets.{topic}: {number[:20]!r} is not a partition")
-            found[TopicPartition(topic, int(number))] = GroupOffset(
-                offset=entry.integer("offset"),
-                leader_epoch=entry.integer("leader_epoch", default=-1),
-                metadata=entry.text("metadata", default=""),
-            )
+            found[TopicPartition(topic, int(number))] = entry.read(GroupOffset)
     return found

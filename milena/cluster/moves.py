@@ -59,13 +59,8 @@ class Move:
 def planned_moves(answer: Json) -> list[RequestedMove]:
     """Return the moves in the response to a request that starts or cancels moves."""
     return [
-        RequestedMove(
-            topic=row.text("topic"),
-            partition=row.integer("partition"),
-            before=row.integers("replicas_before"),
-            after=row.integers("replicas"),
-            is_cancelled=row.boolean("is_cancelled"),
-            error=row.optional_text("error"),
+        row.read(
+            RequestedMove, before=row.integers("replicas_before"), after=row.integers("replicas")
         )
         for row in AnswerFields(answer, "reassignments").objects("partitions")
     ]
@@ -74,27 +69,18 @@ def planned_moves(answer: Json) -> list[RequestedMove]:
 def running_moves(answer: Json) -> list[Move]:
     """Return the moves in progress from a node's response."""
     return [
-        Move(
-            topic=row.text("topic"),
-            partition=row.integer("partition"),
-            state=row.text("state"),
+        row.read(
+            Move,
             before=row.integers("replicas_before"),
             after=row.integers("replicas"),
-            isr=row.integers("isr"),
-            added=tuple(_added(row.objects("added"))),
+            added=tuple(map(_added, row.objects("added"))),
         )
         for row in AnswerFields(answer, "reassignments").objects("reassignments")
     ]
 
 
-def _added(rows: Iterable[AnswerFields]) -> Iterable[JoiningReplica]:
-    for row in rows:
-        yield JoiningReplica(
-            node_id=row.integer("broker_id"),
-            is_in_sync=row.boolean("is_in_sync"),
-            offsets_left=row.optional_integer("offsets_left"),
-            bytes_left=row.optional_integer("bytes_left"),
-        )
+def _added(row: AnswerFields) -> JoiningReplica:
+    return row.read(JoiningReplica, node_id=row.integer("broker_id"))
 
 
 def with_replicas(view: ClusterView, topic: str, factor: int) -> dict[TopicPartition, list[int]]:

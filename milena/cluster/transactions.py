@@ -1,9 +1,8 @@
-"""List open transactions, as the leaders of their partitions report them, and abort them."""
+"""Value classes for open transactions, as the leaders of their partitions report them (pure)."""
 
 from dataclasses import dataclass
 
-from milena.cluster.http import HttpSession
-from milena.fields import AnswerFields
+from milena.fields import AnswerFields, Json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,35 +33,12 @@ class TransactionView:
     parts: tuple[TransactionPart, ...]
 
 
-async def transactions(
-    http: HttpSession, *, older_than_ms: int | None = None
-) -> list[TransactionView]:
-    """Return the transactions that leaders hold open, the oldest first."""
-    query = "" if older_than_ms is None else f"?older_than_ms={older_than_ms}"
-    answer = AnswerFields(await http.get(f"/transactions{query}"), "transactions")
+def open_transactions(answer: Json) -> list[TransactionView]:
+    """Return the open transactions in a node's response."""
     return [
-        TransactionView(
-            producer_id=row.integer("producer_id"),
-            producer_epoch=row.integer("producer_epoch"),
-            transactional_id=row.optional_text("transactional_id"),
-            state=row.text("state"),
-            began_ms=row.integer("began_ms"),
-            timeout_ms=row.integer("timeout_ms"),
-            parts=tuple(
-                TransactionPart(
-                    topic=part.text("topic"),
-                    partition=part.integer("partition"),
-                    first_offset=part.integer("first_offset"),
-                    records=part.integer("records"),
-                    leader=part.integer("leader"),
-                )
-                for part in row.objects("partitions")
-            ),
+        row.read(
+            TransactionView,
+            parts=tuple(part.read(TransactionPart) for part in row.objects("partitions")),
         )
-        for row in answer.objects("transactions")
+        for row in AnswerFields(answer, "transactions").objects("transactions")
     ]
-
-
-async def abort(http: HttpSession, producer_id: int, producer_epoch: int) -> None:
-    """Abort a transaction, so that no reader of committed records sees its records."""
-    await http.post(f"/transactions/{producer_id}/{producer_epoch}:abort", {})

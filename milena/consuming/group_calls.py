@@ -52,13 +52,7 @@ class GroupCalls:
         if answer is None and beat.member_epoch < 0:
             return _left(beat)
         fields = AnswerFields(answer, "heartbeat")
-        return BeatAnswer(
-            member_id=fields.text("member_id"),
-            member_epoch=fields.integer("member_epoch"),
-            generation=fields.integer("generation"),
-            heartbeat_interval_ms=fields.integer("heartbeat_interval_ms"),
-            assignment=partitions_of(fields, "assignment"),
-        )
+        return fields.read(BeatAnswer, assignment=partitions_of(fields, "assignment"))
 
     async def commit(
         self,
