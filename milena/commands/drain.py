@@ -8,7 +8,7 @@ import click
 from milena.cluster.admin import AdminClient
 from milena.cluster.view import ClusterView, PartitionView, TopicView
 from milena.commands import output
-from milena.commands.options import Duration, confirm
+from milena.commands.options import JSON, Duration, confirm
 from milena.commands.target import EXIT_DEGRADED, ClusterTarget
 
 NAMED_MAX = 3
@@ -30,7 +30,7 @@ class Drained(NamedTuple):
 @click.option("--timeout", "drain_s", default=30.0, show_default=True, metavar="SECONDS",
               type=Duration("s", least=0.1, most=300), help="Longest wait for other leaders: 30, 2m.")  # fmt: skip
 @click.option("--yes", is_flag=True, help="Do not ask, even if writes to topics will be refused.")
-@click.option("--json", "is_json", is_flag=True, help="Print JSON, for programs.")
+@JSON
 @click.pass_obj
 def drain(target: ClusterTarget, drain_s: float, yes: bool, is_json: bool) -> None:
     """Make the node at --url hand over its leaderships, before it is stopped. Exit 1 if it still leads partitions.

@@ -1,11 +1,10 @@
 """Format consumer groups for the command line (pure)."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import fields
 
 from milena.cluster.group_admin import PartitionLag, total_lag
 from milena.cluster.group_views import GroupSummary, GroupView
-from milena.commands.output import plain, table
+from milena.commands.output import named, plain, table
 from milena.fields import Json
 from milena.model.plain_text import escaped
 
@@ -69,20 +68,9 @@ def group_text(group: GroupView, lags: Sequence[PartitionLag]) -> str:
 
 def group_json(group: GroupView, lags: Sequence[PartitionLag]) -> dict[str, Json]:
     """Return the same for programs."""
-    summary = {f.name: plain(getattr(group.summary, f.name)) for f in fields(group.summary)}
     return {
-        **summary,
+        **named(group.summary),
         "members": plain(group.members),
-        "partitions": [
-            {
-                "topic": row.topic,
-                "partition": row.partition,
-                "offset": row.committed,
-                "end_offset": row.end,
-                "lag": row.lag,
-                "member_id": row.member_id,
-            }
-            for row in lags
-        ],
+        "partitions": [named(row, committed="offset", end="end_offset") for row in lags],
         "lag": total_lag(lags),
     }

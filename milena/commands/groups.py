@@ -11,15 +11,18 @@ from milena.cluster.group_admin import PartitionLag
 from milena.cluster.group_views import GroupView
 from milena.commands import group_output, output
 from milena.commands.options import (
+    JSON,
+    MOMENT,
     NAME,
+    YES,
     CommandGroup,
     Number,
+    Parsed,
     SignedAmount,
     confirm,
     delete_each,
-    moment,
 )
-from milena.commands.target import ClusterTarget, NoSuchPartitionError
+from milena.commands.target import ClusterTarget, no_such_partition
 from milena.errors import TargetNotFoundError
 from milena.records import Position, StartAt, TimestampMs, TopicPartition
 
@@ -30,7 +33,7 @@ def groups() -> None:
 
 
 @groups.command("list")
-@click.option("--json", "is_json", is_flag=True, help="Print JSON, for programs.")
+@JSON
 @click.pass_obj
 def list_groups(target: ClusterTarget, is_json: bool) -> None:
     """List all consumer groups."""
@@ -40,7 +43,7 @@ def list_groups(target: ClusterTarget, is_json: bool) -> None:
 
 @groups.command("describe")
 @click.argument("names", type=NAME, metavar="GROUP...", nargs=-1, required=True)
-@click.option("--json", "is_json", is_flag=True, help="Print JSON, for programs.")
+@JSON
 @click.pass_obj
 def describe_groups(target: ClusterTarget, names: Sequence[str], is_json: bool) -> None:
     """Show groups: their members, and for each partition its offset, end, lag and owner."""
@@ -78,17 +81,11 @@ async def _resettable(client: AdminClient, group: str, *, dry_run: bool) -> bool
     return True
 
 
-def _parse_end_or_offset(
-    ctx: click.Context, parameter: click.Parameter, text: str | None
-) -> Position | None:
-    if text is None:
-        return None
+def _end_or_offset(text: str) -> Position:
     if text in {end.value for end in StartAt}:
         return StartAt(text)
     if not (text.isascii() and text.isdigit()):
-        raise click.BadParameter(
-            f"{text!r} is neither an offset nor earliest nor latest", ctx=ctx, param=parameter
-        )
+        raise ValueError(f"{text!r} is neither an offset nor earliest nor latest")
     return int(text)
 
 
@@ -98,15 +95,15 @@ def _parse_end_or_offset(
               help="Reset the offsets in this topic; may be repeated.")  # fmt: skip
 @click.option("--partition", "-p", "partitions", type=Number(min=0), multiple=True,
               metavar="N", help="Only this partition; may be repeated.  [default: all]")  # fmt: skip
-@click.option("--to-offset", "place", callback=_parse_end_or_offset, metavar="N|earliest|latest",
+@click.option("--to-offset", "place", type=Parsed(_end_or_offset), metavar="N|earliest|latest",
               help="The next offset to read. Below the start: the start. Above the end: refused.")  # fmt: skip
-@click.option("--to-time", "time_ms", callback=moment, metavar="TIME",
+@click.option("--to-time", "time_ms", type=MOMENT, metavar="TIME",
               help="The first record at or after this time: ISO-8601, ms since 1970, or -1h.")  # fmt: skip
 @click.option("--shift-by", "shift", type=SignedAmount(), metavar="N",
               help="N records forwards, or backwards if negative; at most to the start or the end.")  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Only show the offsets that a reset would set.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@click.option("--json", "is_json", is_flag=True, help="Print JSON, for programs.")
+@YES
+@JSON
 @click.pass_obj
 def reset_group(
     target: ClusterTarget,
@@ -137,9 +134,7 @@ def reset_group(
         if missing:
             topic, number = min(missing)
             count = sum(row.topic == topic for row in every)
-            raise NoSuchPartitionError(
-                f"topic '{topic}' has partitions 0 to {count - 1}, not {number}"
-            )
+            raise no_such_partition(topic, count, number)
         return await _resettable(client, group, dry_run=dry_run), [
             row for row in every if not numbers or row.partition in numbers
         ]
@@ -237,8 +232,8 @@ async def _shift(
 
 @groups.command("delete")
 @click.argument("names", type=NAME, metavar="GROUP...", nargs=-1, required=True)
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@click.option("--json", "is_json", is_flag=True, help="Print JSON, for programs.")
+@YES
+@JSON
 @click.pass_obj
 def delete_groups(target: ClusterTarget, names: Sequence[str], yes: bool, is_json: bool) -> None:
     """Delete groups and their offsets. They must have no members."""

@@ -10,7 +10,7 @@ from milena.cluster.moves import RequestedMove
 from milena.cluster.node_exam import NodeExam
 from milena.cluster.view import ClusterView
 from milena.commands import output
-from milena.commands.options import CommandGroup, Number, confirm
+from milena.commands.options import JSON, YES, CommandGroup, Number, confirm
 from milena.commands.rebalance import MoveOptions, move_options, run_moves, show_moves
 from milena.commands.target import ClusterTarget
 from milena.model.clock import SystemClock
@@ -22,7 +22,7 @@ def nodes() -> None:
 
 
 @nodes.command("list")
-@click.option("--json", "is_json", is_flag=True, help="Print JSON, for programs.")
+@JSON
 @click.pass_obj
 def list_nodes(target: ClusterTarget, is_json: bool) -> None:
     """List every registered node: state, role, rack, version.
@@ -45,7 +45,7 @@ def list_nodes(target: ClusterTarget, is_json: bool) -> None:
 @click.argument("node_id", metavar="ID", type=Number(min=1))
 @click.option("--undo", is_flag=True,
               help="Cancel the moves away from the node that are not complete.")  # fmt: skip
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@YES
 @move_options
 @click.pass_obj
 def drain_node(
@@ -83,7 +83,7 @@ async def _undo(client: AdminClient, node_id: int) -> list[RequestedMove]:
 
 @nodes.command("remove")
 @click.argument("node_id", metavar="ID", type=Number(min=1))
-@click.option("--json", "is_json", is_flag=True, help="Print JSON, for programs.")
+@JSON
 @click.pass_obj
 def remove_node(target: ClusterTarget, node_id: int, is_json: bool) -> None:
     """Remove the node ID, which was scaled away or will not return.

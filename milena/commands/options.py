@@ -5,6 +5,7 @@ import re
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from difflib import get_close_matches
+from typing import Any
 
 import click
 from click.core import ParameterSource
@@ -231,14 +232,47 @@ class Rate(FiniteRange):
         return super().convert(value, param, ctx)
 
 
-def separator(ctx: click.Context, parameter: click.Parameter, text: str | None) -> bytes | None:
-    r"""Return the bytes that a text with escapes (``\t``, ``\0``, ``\x1f``) stands for."""
-    if text is None:
-        return None
-    try:
-        return parse_separator(text)
-    except ValueError as error:
-        raise click.BadParameter(str(error), ctx=ctx, param=parameter) from error
+class Parsed(click.types.UnprocessedParamType):
+    """A type whose values a function parses. The function's ``ValueError`` says what is wrong."""
+
+    def __init__(self, parse: Callable[[str], object]) -> None:
+        self._parse = parse
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Any:  # noqa: ANN401  (what the function returns)
+        """Return the parsed value."""
+        try:
+            return self._parse(value) if isinstance(value, str) else value
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+def parse_pair(text: str) -> tuple[str, str]:
+    """Return the name and the value of ``NAME=VALUE``.
+
+    Raises:
+        ValueError: the text has another form.
+    """
+    name, equals, value = text.partition("=")
+    if not (name and equals):
+        raise ValueError(f"{text!r} is not NAME=VALUE")
+    return name, value
+
+
+def moment(text: str) -> int:
+    """Return a time in ms since 1970; a relative time counts from now.
+
+    Raises:
+        ValueError: the text is no time.
+    """
+    return parse_moment(text, now_ms=SystemClock().wall_ms())
+
+
+MOMENT = Parsed(moment)
+SEPARATOR = Parsed(parse_separator)
+JSON = click.option("--json", "is_json", is_flag=True, help="Print JSON, for programs.")
+YES = click.option("--yes", is_flag=True, help="Do not ask.")
 
 
 def delete_each(
@@ -283,13 +317,3 @@ def confirm(question: str, why: str, yes: bool, *, if_not: str) -> None:
         )
     if not click.confirm(question, err=True):
         raise click.ClickException(if_not)
-
-
-def moment(ctx: click.Context, parameter: click.Parameter, text: str | None) -> int | None:
-    """Return a time in ms since 1970; a relative time counts from now."""
-    if text is None:
-        return None
-    try:
-        return parse_moment(text, now_ms=SystemClock().wall_ms())
-    except ValueError as error:
-        raise click.BadParameter(str(error), ctx=ctx, param=parameter) from error

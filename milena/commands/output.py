@@ -4,7 +4,8 @@ import dataclasses
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TypeVar
+from enum import Enum
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
@@ -13,6 +14,9 @@ from milena.cluster.node_exam import NodeExam
 from milena.cluster.view import ClusterView, Health, NodeView, PartitionView, TopicSizes, TopicView
 from milena.fields import Json
 from milena.model.plain_text import escaped
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 _BEYOND_JSON = re.compile("[\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 
@@ -32,25 +36,38 @@ def as_json(value: Json) -> str:
 def plain(value: object) -> Json:
     """Return a value for programs: dataclasses and named tuples become objects, a set becomes a sorted list."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        return named(value)
     if isinstance(value, tuple) and hasattr(value, "_asdict"):
         return {name: plain(part) for name, part in value._asdict().items()}
     if isinstance(value, Mapping):
         return {str(name): plain(part) for name, part in value.items()}
     if isinstance(value, list | tuple | frozenset):
         return [plain(part) for part in (sorted(value) if isinstance(value, frozenset) else value)]
+    if isinstance(value, Enum):
+        return plain(value.value)
     assert value is None or isinstance(value, str | int | float), (
         f"{value!r} is not a value of JSON"
     )
     return value
 
 
+def named(value: "DataclassInstance", **names: str) -> dict[str, Json]:
+    """Return a dataclass for programs; ``names`` has other names for some of its fields."""
+    return {
+        names.get(f.name, f.name): plain(getattr(value, f.name)) for f in dataclasses.fields(value)
+    }
+
+
 def show_list(
-    is_json: bool, found: Sequence[T], text: Callable[[Sequence[T]], str], none: str
+    is_json: bool,
+    found: Sequence[T],
+    text: Callable[[Sequence[T]], str],
+    none: str,
+    row: Callable[[T], Json] = plain,
 ) -> None:
     """Print a list: as JSON for programs, else as text; ``none`` on standard error if it is empty."""
     if is_json or found:
-        show(is_json, plain(found), "" if is_json else text(found))
+        show(is_json, [row(one) for one in found], "" if is_json else text(found))
     else:
         click.echo(none, err=True)
 
@@ -149,14 +166,7 @@ def node_list_text(view: ClusterView, exams: Sequence[NodeExam]) -> str:
 
 def node_list_json(exams: Iterable[NodeExam]) -> list[Json]:
     """Return the same for programs."""
-    return [
-        {
-            **{f.name: plain(getattr(e.node, f.name)) for f in dataclasses.fields(e.node)},
-            "version": e.version or None,
-            "is_voter": e.is_voter,
-        }
-        for e in exams
-    ]
+    return [{**named(e.node), "version": e.version or None, "is_voter": e.is_voter} for e in exams]
 
 
 def heading(view: ClusterView) -> str:
@@ -254,17 +264,6 @@ def topics_text(topics: Iterable[TopicView]) -> str:
             for t in topics
         ],
     )
-
-
-def sizes_json(sizes: TopicSizes) -> dict[str, Json]:
-    """Return the id and sizes of a topic for programs."""
-    return {
-        "topic_id": sizes.topic_id,
-        "stored_bytes": sizes.stored_bytes,
-        "silent_nodes": list(sizes.silent_nodes),
-        "partition_bytes": {str(p): size for p, size in sorted(sizes.partition_bytes.items())},
-        "set_configs": [*sorted(sizes.set_configs)],
-    }
 
 
 def topic_text(topic: TopicView, sizes: TopicSizes, offsets: Sequence[OffsetRange]) -> str:

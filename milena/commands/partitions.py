@@ -9,9 +9,9 @@ from milena.cluster.admin import AdminClient
 from milena.cluster.moves import RequestedMove
 from milena.cluster.view import NodeView, PartitionView
 from milena.commands import output
-from milena.commands.options import NAME, CommandGroup, Number
+from milena.commands.options import JSON, NAME, CommandGroup, Number, Parsed
 from milena.commands.rebalance import MoveKeywords, MoveOptions, move_options, run_moves
-from milena.commands.target import ClusterTarget, NoSuchPartitionError
+from milena.commands.target import ClusterTarget, no_such_partition
 from milena.records import TopicPartition
 
 
@@ -20,15 +20,13 @@ def partitions() -> None:
     """Move replicas and leadership of single partitions."""
 
 
-def _node_ids(ctx: click.Context, parameter: click.Parameter, text: str) -> list[int]:
+def _node_ids(text: str) -> list[int]:
     words = [word.strip() for word in text.split(",")]
     if not all(word.isascii() and word.isdigit() and 0 < int(word) < 1 << 31 for word in words):
-        raise click.BadParameter(
-            f"{text!r} is not a list of node ids: write 1,2,3", ctx=ctx, param=parameter
-        )
+        raise ValueError(f"{text!r} is not a list of node ids: write 1,2,3")
     found = [int(word) for word in words]
     if len(set(found)) < len(found):
-        raise click.BadParameter(f"{text!r} names a node twice", ctx=ctx, param=parameter)
+        raise ValueError(f"{text!r} names a node twice")
     return found
 
 
@@ -36,7 +34,7 @@ def _node_ids(ctx: click.Context, parameter: click.Parameter, text: str) -> list
 @click.argument("topic", type=NAME)
 @click.option("--partition", "-p", "numbers", type=Number(min=0), multiple=True,
               required=True, metavar="N", help="The partition; may be repeated.")  # fmt: skip
-@click.option("--to", "node_ids", required=True, callback=_node_ids, metavar="IDS",
+@click.option("--to", "node_ids", required=True, type=Parsed(_node_ids), metavar="IDS",
               help="The new nodes of the partition, as 1,2,4; the first is the preferred leader.")  # fmt: skip
 @move_options
 @click.pass_obj
@@ -66,7 +64,7 @@ def move(
               metavar="N", help="The partition.")  # fmt: skip
 @click.option("--by", "node_id", type=Number(min=1), required=True, metavar="ID",
               help="The node to prefer; it must hold a replica.")  # fmt: skip
-@click.option("--json", "is_json", is_flag=True, help="Print JSON, for programs.")
+@JSON
 @click.pass_obj
 def lead(target: ClusterTarget, topic: str, number: int, node_id: int, is_json: bool) -> None:
     """Make a node the preferred leader of a partition of TOPIC.
@@ -79,9 +77,7 @@ def lead(target: ClusterTarget, topic: str, number: int, node_id: int, is_json: 
         found = (await client.topic(topic)).partitions
         partition = next((p for p in found if p.partition == number), None)
         if partition is None:
-            raise NoSuchPartitionError(
-                f"topic '{topic}' has partitions 0 to {len(found) - 1}, not {number}"
-            )
+            raise no_such_partition(topic, len(found), number)
         if node_id not in partition.replicas:
             raise click.UsageError(
                 f"node {node_id} holds no replica of {topic}-{number}; these do: "

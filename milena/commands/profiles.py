@@ -28,6 +28,7 @@ import click
 
 from milena.cluster.credentials import FILES, NAMES, SECRETS, Credentials
 from milena.commands import output
+from milena.commands.options import JSON
 from milena.commands.target import EXIT_USAGE
 
 TIMEOUT_S_MIN = 0.1
@@ -225,7 +226,7 @@ def complete_profile(ctx: click.Context, parameter: click.Parameter, incomplete:
 
 
 @click.command()
-@click.option("--json", "is_json", is_flag=True, help="Print JSON, for programs.")
+@JSON
 def profiles(is_json: bool) -> None:
     """List the profiles of this user: names for clusters, for use with --profile."""
     found = own_profiles()

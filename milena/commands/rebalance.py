@@ -10,7 +10,7 @@ from tqdm import tqdm
 from milena.cluster.admin import AdminClient
 from milena.cluster.moves import Move, RequestedMove
 from milena.commands import output
-from milena.commands.options import NAME, Amount, CommandGroup, Number
+from milena.commands.options import JSON, NAME, Amount, CommandGroup, Number
 from milena.commands.target import EXIT_REFUSED, ClusterTarget
 from milena.errors import AnswerError, UnreachableError
 from milena.fields import Json
@@ -31,7 +31,6 @@ _CONCURRENT = click.option("--max-concurrent", type=Amount(min=0), metavar="N",
 _WAIT = click.option(
     "--wait", "is_waiting", is_flag=True, help="Return when all moves are complete."
 )
-_JSON = click.option("--json", "is_json", is_flag=True, help="Print JSON, for programs.")
 
 
 class MoveOptions(TypedDict):
@@ -46,7 +45,7 @@ class MoveOptions(TypedDict):
 
 def move_options(command: F) -> F:
     """Give a command the options of ``MoveOptions``."""
-    for option in (_JSON, _WAIT, _CONCURRENT, _THROTTLE, _DRY_RUN):
+    for option in (JSON, _WAIT, _CONCURRENT, _THROTTLE, _DRY_RUN):
         command = option(command)
     return command
 
@@ -148,17 +147,12 @@ def reassignments() -> None:
 
 
 @reassignments.command("list")
-@click.option("--json", "is_json", is_flag=True, help="Print JSON, for programs.")
+@JSON
 @click.pass_obj
 def list_reassignments(target: ClusterTarget, is_json: bool) -> None:
     """List the moves in progress, and how much is left of each."""
     moves = target.run(lambda client: client.reassignments())
-    if is_json:
-        click.echo(output.as_json([_running_json(move) for move in moves]))
-    elif moves:
-        click.echo(_running_text(moves))
-    else:
-        click.echo("no moves in progress", err=True)
+    output.show_list(is_json, moves, _running_text, "no moves in progress", _running_json)
 
 
 @reassignments.command("cancel")
@@ -167,7 +161,7 @@ def list_reassignments(target: ClusterTarget, is_json: bool) -> None:
 )
 @click.option("--partition", "-p", type=Number(min=0), metavar="N",
               help="Only this partition of the topic.")  # fmt: skip
-@click.option("--json", "is_json", is_flag=True, help="Print JSON, for programs.")
+@JSON
 @click.pass_obj
 def cancel_reassignments(
     target: ClusterTarget, topic: str | None, partition: int | None, is_json: bool
@@ -207,17 +201,7 @@ def _planned_text(moves: Sequence[RequestedMove], *, dry_run: bool) -> str:
 
 
 def _planned_json(moves: Iterable[RequestedMove], *, dry_run: bool) -> Json:
-    rows: list[Json] = [
-        {
-            "topic": move.topic,
-            "partition": move.partition,
-            "from": [*move.before],
-            "to": [*move.after],
-            "is_cancelled": move.is_cancelled,
-            "error": move.error,
-        }
-        for move in moves
-    ]
+    rows: list[Json] = [output.named(move, before="from", after="to") for move in moves]
     return {"dry_run": dry_run, "partitions": rows}
 
 
@@ -240,20 +224,5 @@ def _running_text(moves: Iterable[Move]) -> str:
 
 
 def _running_json(move: Move) -> Json:
-    return {
-        "topic": move.topic,
-        "partition": move.partition,
-        "state": move.state,
-        "from": [*move.before],
-        "to": [*move.after],
-        "isr": [*move.isr],
-        "added": [
-            {
-                "node": replica.node_id,
-                "is_in_sync": replica.is_in_sync,
-                "offsets_left": replica.offsets_left,
-                "bytes_left": replica.bytes_left,
-            }
-            for replica in move.added
-        ],
-    }
+    added: list[Json] = [output.named(replica, node_id="node") for replica in move.added]
+    return {**output.named(move, before="from", after="to"), "added": added}

@@ -50,6 +50,11 @@ class NoSuchPartitionError(click.ClickException):
     exit_code = EXIT_NOT_FOUND
 
 
+def no_such_partition(topic: str, count: int, partition: int) -> NoSuchPartitionError:
+    """Return the error for a partition of a topic that has ``count`` partitions."""
+    return NoSuchPartitionError(f"topic '{topic}' has partitions 0 to {count - 1}, not {partition}")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterTarget:
     """The node to call, the timeout, and the credentials."""

@@ -10,8 +10,19 @@ from milena.cluster.admin import AdminClient, OffsetRange
 from milena.cluster.moves import RequestedMove, with_replicas
 from milena.cluster.view import TopicSizes, TopicView
 from milena.commands import output
-from milena.commands.options import NAME, CommandGroup, Number, confirm, delete_each, moment
-from milena.commands.target import ClusterTarget, NoSuchPartitionError
+from milena.commands.options import (
+    JSON,
+    MOMENT,
+    NAME,
+    YES,
+    CommandGroup,
+    Number,
+    Parsed,
+    confirm,
+    delete_each,
+    parse_pair,
+)
+from milena.commands.target import ClusterTarget, no_such_partition
 from milena.commands.times import parse_amount, parse_duration
 from milena.errors import TargetExistsError
 
@@ -23,19 +34,12 @@ def topics() -> None:
     """Create, list, describe, alter and delete topics."""
 
 
-def _parse_configs(
-    ctx: click.Context, parameter: click.Parameter, values: Sequence[str]
-) -> dict[str, str]:
-    configs = {}
-    for text in values:
-        name, equals, value = text.partition("=")
-        if not (name and equals):
-            raise click.BadParameter(f"{text!r} is not NAME=VALUE", ctx=ctx, param=parameter)
-        try:
-            configs[name] = plain_config(name, value)
-        except ValueError as error:
-            raise click.BadParameter(f"{name}: {error}", ctx=ctx, param=parameter) from error
-    return configs
+def _config(text: str) -> tuple[str, str]:
+    name, value = parse_pair(text)
+    try:
+        return name, plain_config(name, value)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from error
 
 
 def plain_config(name: str, text: str) -> str:
@@ -57,10 +61,10 @@ def plain_config(name: str, text: str) -> str:
               help="Number of partitions.  [default: the cluster's]")  # fmt: skip
 @click.option("--replication-factor", type=Number(min=1), metavar="N",
               help="Replicas of each partition.  [default: the cluster's]")  # fmt: skip
-@click.option("--config", "configs", multiple=True, callback=_parse_configs, metavar="NAME=VALUE",
+@click.option("--config", "configs", multiple=True, type=Parsed(_config), metavar="NAME=VALUE",
               help="A topic setting, such as retention.ms=3d or segment.bytes=64M; may be repeated.")  # fmt: skip
 @click.option("--if-not-exists", is_flag=True, help="Accept a topic that exists already.")
-@click.option("--json", "is_json", is_flag=True, help="Print JSON, for programs.")
+@JSON
 @click.pass_obj
 def create_topic(
     target: ClusterTarget,
@@ -68,7 +72,7 @@ def create_topic(
     names: Sequence[str],
     partitions: int | None,
     replication_factor: int | None,
-    configs: dict[str, str],
+    configs: Sequence[tuple[str, str]],
     if_not_exists: bool,
     is_json: bool,
 ) -> None:
@@ -80,7 +84,7 @@ def create_topic(
                 name,
                 partitions=partitions,
                 replication_factor=replication_factor,
-                configs=configs,
+                configs=dict(configs),
             )
         except TargetExistsError:
             if not if_not_exists:
@@ -99,22 +103,17 @@ def create_topic(
 
 
 @topics.command("list")
-@click.option("--json", "is_json", is_flag=True, help="Print JSON, for programs.")
+@JSON
 @click.pass_obj
 def list_topics(target: ClusterTarget, is_json: bool) -> None:
     """List all topics."""
-    view = target.cluster()
-    if is_json:
-        click.echo(output.as_json([output.topic_json(topic) for topic in view.topics]))
-    elif view.topics:
-        click.echo(output.topics_text(view.topics))
-    else:
-        click.echo("no topics", err=True)
+    found = target.cluster().topics
+    output.show_list(is_json, found, output.topics_text, "no topics", output.topic_json)
 
 
 @topics.command("describe")
 @click.argument("name", type=NAME)
-@click.option("--json", "is_json", is_flag=True, help="Print JSON, for programs.")
+@JSON
 @click.pass_obj
 def describe_topic(target: ClusterTarget, name: str, is_json: bool) -> None:
     """Show the topic NAME: id, size, settings, leaders, replicas, offsets.
@@ -131,15 +130,15 @@ def describe_topic(target: ClusterTarget, name: str, is_json: bool) -> None:
     topic, sizes, offsets = target.run(work)
     output.show(
         is_json,
-        {**output.topic_json(topic, offsets), **output.sizes_json(sizes)},
+        {**output.topic_json(topic, offsets), **output.named(sizes)},
         output.topic_text(topic, sizes, offsets),
     )
 
 
 @topics.command("delete")
 @click.argument("names", type=NAME, metavar="NAME...", nargs=-1, required=True)
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@click.option("--json", "is_json", is_flag=True, help="Print JSON, for programs.")
+@YES
+@JSON
 @click.pass_obj
 def delete_topics(target: ClusterTarget, names: Sequence[str], yes: bool, is_json: bool) -> None:
     """Delete topics and all of their records."""
@@ -160,11 +159,11 @@ def delete_topics(target: ClusterTarget, names: Sequence[str], yes: bool, is_jso
               help="The new number of partitions; never fewer than now.")  # fmt: skip
 @click.option("--replication-factor", "factor", type=Number(min=1), metavar="N",
               help="The new number of replicas; they are copied in the background.")  # fmt: skip
-@click.option("--config", "configs", multiple=True, callback=_parse_configs, metavar="NAME=VALUE",
+@click.option("--config", "configs", multiple=True, type=Parsed(_config), metavar="NAME=VALUE",
               help="Set a topic setting; may be repeated.")  # fmt: skip
 @click.option("--delete-config", "resets", multiple=True, type=NAME, metavar="NAME",
               help="Reset a topic setting to its default; may be repeated.")  # fmt: skip
-@click.option("--json", "is_json", is_flag=True, help="Print JSON, for programs.")
+@JSON
 @click.pass_obj
 def alter_topic(
     target: ClusterTarget,
@@ -172,7 +171,7 @@ def alter_topic(
     name: str,
     partitions: int | None,
     factor: int | None,
-    configs: dict[str, str],
+    configs: Sequence[tuple[str, str]],
     resets: Sequence[str],
     is_json: bool,
 ) -> None:
@@ -185,12 +184,13 @@ def alter_topic(
         raise click.UsageError(
             "nothing to change: give --partitions, --replication-factor, --config or --delete-config"
         )
-    both = sorted(configs.keys() & set(resets))
+    settings = dict(configs)
+    both = sorted(settings.keys() & set(resets))
     if both:
         raise click.UsageError(f"{both[0]} is both set and reset")
 
     async def work(client: AdminClient) -> tuple[TopicView, list[RequestedMove]]:
-        changes: dict[str, str | None] = {**configs, **dict.fromkeys(resets)}
+        changes: dict[str, str | None] = {**settings, **dict.fromkeys(resets)}
         if changes:
             await client.alter_configs(name, changes)
         if partitions is not None:
@@ -209,7 +209,7 @@ def alter_topic(
     click.echo(f"altered topic {topic.name}: {len(topic.partitions)} partitions{told}")
     if moves:
         click.echo(f"{len(moves)} partitions are on the move: milena reassignments list")
-    for config in sorted({*configs, *resets}):
+    for config in sorted({*settings, *resets}):
         click.echo(f"{config}={topic.configs.get(config, '')}")
 
 
@@ -236,28 +236,24 @@ class DeletionEnd:
         return await client.offset_at(topic, partition, self.time_ms)
 
 
-def _parse_offset(
-    ctx: click.Context, parameter: click.Parameter, text: str | None
-) -> int | str | None:
-    if text is None or text == LATEST:
+def _offset_or_latest(text: str) -> int | str:
+    if text == LATEST:
         return text
     if not (text.isascii() and text.isdigit()):
-        raise click.BadParameter(
-            f"{text!r} is neither an offset nor {LATEST!r}", ctx=ctx, param=parameter
-        )
+        raise ValueError(f"{text!r} is neither an offset nor {LATEST!r}")
     return int(text)
 
 
 @topics.command("delete-records")
 @click.argument("name", type=NAME)
-@click.option("--before-offset", callback=_parse_offset, metavar="N|latest",
+@click.option("--before-offset", type=Parsed(_offset_or_latest), metavar="N|latest",
               help="The first offset to keep; latest: nothing of what is there now.")  # fmt: skip
-@click.option("--before-time", "time_ms", callback=moment, metavar="TIME",
+@click.option("--before-time", "time_ms", type=MOMENT, metavar="TIME",
               help="Keep the first record at or after this time: ISO-8601, ms since 1970, or -1h.")  # fmt: skip
 @click.option("--partition", "-p", "partitions", type=Number(min=0), multiple=True,
               metavar="N", help="Only this partition; may be repeated.  [default: all]")  # fmt: skip
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@click.option("--json", "is_json", is_flag=True, help="Print JSON, for programs.")
+@YES
+@JSON
 @click.pass_obj
 def delete_records(
     target: ClusterTarget,
@@ -294,12 +290,11 @@ def delete_records(
         return done
 
     done = target.run(work)
-    if is_json:
-        click.echo(
-            output.as_json([{"partition": p, "log_start_offset": start} for p, start in done])
-        )
-    else:
-        click.echo(output.table(("PARTITION", "FIRST OFFSET"), done))
+    output.show(
+        is_json,
+        [{"partition": p, "log_start_offset": start} for p, start in done],
+        output.table(("PARTITION", "FIRST OFFSET"), done),
+    )
 
 
 def _chosen(topic: TopicView, partitions: Sequence[int], *, is_one_needed: bool) -> list[int]:
@@ -307,9 +302,7 @@ def _chosen(topic: TopicView, partitions: Sequence[int], *, is_one_needed: bool)
     there = [p.partition for p in topic.partitions]
     missing = [p for p in partitions if p not in there]
     if missing:
-        raise NoSuchPartitionError(
-            f"topic '{topic.name}' has partitions 0 to {len(there) - 1}, not {missing[0]}"
-        )
+        raise no_such_partition(topic.name, len(there), missing[0])
     if is_one_needed and not partitions and len(there) > 1:
         raise click.UsageError(
             f"topic {topic.name} has {len(there)} partitions, each with offsets of its own: say --partition"

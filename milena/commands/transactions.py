@@ -6,7 +6,7 @@ import click
 
 from milena.cluster.transactions import TransactionView
 from milena.commands import output
-from milena.commands.options import NAME, CommandGroup, Duration, Number, confirm
+from milena.commands.options import JSON, NAME, YES, CommandGroup, Duration, Number, confirm
 from milena.commands.target import EXIT_DEGRADED, ClusterTarget
 from milena.errors import TargetNotFoundError
 from milena.fields import Json
@@ -21,7 +21,7 @@ def transactions() -> None:
 @transactions.command("list")
 @click.option("--older-than", "older_than_s", type=Duration("s"), metavar="SECONDS",
               help="Only those that are open for longer.")  # fmt: skip
-@click.option("--json", "is_json", is_flag=True, help="Print JSON, for programs.")
+@JSON
 @click.pass_obj
 def list_transactions(target: ClusterTarget, older_than_s: float | None, is_json: bool) -> None:
     """List the open transactions, the oldest first."""
@@ -31,7 +31,7 @@ def list_transactions(target: ClusterTarget, older_than_s: float | None, is_json
 
 @transactions.command("describe")
 @click.argument("name", type=NAME, metavar="ID")
-@click.option("--json", "is_json", is_flag=True, help="Print JSON, for programs.")
+@JSON
 @click.pass_obj
 def describe_transaction(target: ClusterTarget, name: str, is_json: bool) -> None:
     """Show the open transaction ID, a producer's id or name, and what it has written to each partition."""
@@ -56,7 +56,7 @@ def describe_transaction(target: ClusterTarget, name: str, is_json: bool) -> Non
 
 
 @transactions.command("find-hanging")
-@click.option("--json", "is_json", is_flag=True, help="Print JSON, for programs.")
+@JSON
 @click.pass_obj
 def find_hanging(target: ClusterTarget, is_json: bool) -> None:
     """List transactions that are past their timeout; exit 1 if there are any.
@@ -77,8 +77,8 @@ def find_hanging(target: ClusterTarget, is_json: bool) -> None:
 @transactions.command("abort")
 @click.argument("producer_id", type=Number(min=0), metavar="ID")
 @click.argument("producer_epoch", type=Number(min=0), metavar="EPOCH")
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@click.option("--json", "is_json", is_flag=True, help="Print JSON, for programs.")
+@YES
+@JSON
 @click.pass_obj
 def abort_transaction(
     target: ClusterTarget, producer_id: int, producer_epoch: int, yes: bool, is_json: bool
@@ -95,30 +95,29 @@ def abort_transaction(
         if_not="not aborted",
     )
     target.run(lambda client: client.abort_transaction(producer_id, producer_epoch))
-    click.echo(output.as_json({"aborted": name}) if is_json else f"aborted transaction {name}")
+    output.show(is_json, {"aborted": name}, f"aborted transaction {name}")
 
 
 def _show(found: Sequence[TransactionView], is_json: bool) -> None:
-    if is_json:
-        click.echo(output.as_json([_json(one) for one in found]))
-    elif found:
-        rows = [
-            (
-                one.producer_id,
-                one.producer_epoch,
-                one.transactional_id,
-                one.state,
-                f"{_seconds(one):.1f} s",
-                f"{one.timeout_ms / 1000:.1f} s",
-                len(one.parts),
-                sum(part.records for part in one.parts),
-            )
-            for one in found
-        ]
-        headings = ("ID", "EPOCH", "NAME", "STATE", "OPEN FOR", "TIMEOUT", "PARTITIONS", "RECORDS")
-        click.echo(output.table(headings, rows))
-    else:
-        click.echo("no transactions", err=True)
+    output.show_list(is_json, found, _text, "no transactions", _json)
+
+
+def _text(found: Sequence[TransactionView]) -> str:
+    rows = [
+        (
+            one.producer_id,
+            one.producer_epoch,
+            one.transactional_id,
+            one.state,
+            f"{_seconds(one):.1f} s",
+            f"{one.timeout_ms / 1000:.1f} s",
+            len(one.parts),
+            sum(part.records for part in one.parts),
+        )
+        for one in found
+    ]
+    headings = ("ID", "EPOCH", "NAME", "STATE", "OPEN FOR", "TIMEOUT", "PARTITIONS", "RECORDS")
+    return output.table(headings, rows)
 
 
 def _seconds(found: TransactionView) -> float:
@@ -127,21 +126,4 @@ def _seconds(found: TransactionView) -> float:
 
 
 def _json(found: TransactionView) -> dict[str, Json]:
-    return {
-        "producer_id": found.producer_id,
-        "producer_epoch": found.producer_epoch,
-        "transactional_id": found.transactional_id,
-        "state": found.state,
-        "began_ms": found.began_ms,
-        "timeout_ms": found.timeout_ms,
-        "partitions": [
-            {
-                "topic": part.topic,
-                "partition": part.partition,
-                "first_offset": part.first_offset,
-                "records": part.records,
-                "leader": part.leader,
-            }
-            for part in found.parts
-        ],
-    }
+    return output.named(found, parts="partitions")

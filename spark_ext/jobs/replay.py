@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import click
 from tqdm import tqdm
 
-from milena.commands.options import moment
+from milena.commands.options import Parsed, moment
 from milena.commands.output import as_json
 from milena.disk.os_files import OsFiles
 from spark_ext.jobs.replaying.plan import ReplayFilter, parse_partitions
@@ -38,23 +38,12 @@ def _name(ctx: click.Context, parameter: click.Parameter, text: str) -> str:
     return text
 
 
-def _time(ctx: click.Context, parameter: click.Parameter, text: str | None) -> int | None:
-    if text is not None and text.startswith("-"):
-        raise click.BadParameter(
-            f"{text} is another time for each run: write one that stays, such as 2026-01-31T12:00:00Z",
-            ctx=ctx,
-            param=parameter,
+def _time(text: str) -> int:
+    if text.startswith("-"):
+        raise ValueError(
+            f"{text} is another time for each run: write one that stays, such as 2026-01-31T12:00:00Z"
         )
-    return moment(ctx, parameter, text)
-
-
-def _partitions(
-    ctx: click.Context, parameter: click.Parameter, text: str | None
-) -> tuple[int, ...] | None:
-    try:
-        return None if text is None else parse_partitions(text)
-    except ValueError as error:
-        raise click.BadParameter(str(error), ctx=ctx, param=parameter) from error
+    return moment(text)
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -68,11 +57,11 @@ def _partitions(
               help="The existing topic to write to.  [default: of the same name]")  # fmt: skip
 @click.option("--name", required=True, callback=_name, metavar="NAME",
               help="The replay's name. A run with the same name continues the replay.")  # fmt: skip
-@click.option("--from", "from_ms", callback=_time, metavar="TIME",
+@click.option("--from", "from_ms", type=Parsed(_time), metavar="TIME",
               help="Write only records of this time or later: ISO-8601, or ms since 1970.")  # fmt: skip
-@click.option("--until", "until_ms", callback=_time, metavar="TIME",
+@click.option("--until", "until_ms", type=Parsed(_time), metavar="TIME",
               help="Write only records before this time.")  # fmt: skip
-@click.option("--partitions", callback=_partitions, metavar="LIST",
+@click.option("--partitions", type=Parsed(parse_partitions), metavar="LIST",
               help="Write only these archived partitions, such as 0,2,5-7.")  # fmt: skip
 @click.option("--by-key", "is_by_key", is_flag=True,
               help="Choose partitions by key, instead of keeping the archived ones.")  # fmt: skip

@@ -6,13 +6,13 @@ from milena.cluster.access_views import AccessView
 from milena.cluster.admin import AdminClient
 from milena.commands import output
 from milena.commands.access import output as access_output
-from milena.commands.options import CommandGroup
+from milena.commands.options import JSON, CommandGroup
 from milena.commands.target import ClusterTarget
 from milena.model.access import AccessMode
 
 
 @click.group(cls=CommandGroup, invoke_without_command=True)
-@click.option("--json", "is_json", is_flag=True, help="Print JSON, for programs.")
+@JSON
 @click.pass_context
 def access(ctx: click.Context, is_json: bool) -> None:
     """Show the access mode and who you are; set the mode."""
@@ -51,7 +51,7 @@ async def _check_superuser(client: AdminClient, user: str | None) -> None:
 @access.command("set")
 @click.argument("mode", metavar="MODE", type=click.Choice([mode.value for mode in AccessMode]))
 @click.option("--yes", is_flag=True, help="Set the mode even if it locks you out.")
-@click.option("--json", "is_json", is_flag=True, help="Print JSON, for programs.")
+@JSON
 @click.pass_obj
 def set_mode(target: ClusterTarget, mode: str, yes: bool, is_json: bool) -> None:
     """Set the access mode.

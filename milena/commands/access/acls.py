@@ -1,6 +1,7 @@
 """``milena acls``: access control entries, which say who may do what."""
 
 from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import TypedDict, TypeVar, Unpack
 
 import click
@@ -10,7 +11,7 @@ from milena.cluster.admin import AdminClient
 from milena.commands import output
 from milena.commands.access import output as access_output
 from milena.commands.access.words import AclWords, parse_operations, parse_principal
-from milena.commands.options import CommandGroup, confirm
+from milena.commands.options import JSON, YES, CommandGroup, Parsed, confirm
 from milena.commands.target import ClusterTarget
 from milena.model.access import CLUSTER_NAME, Operation, ResourceType
 
@@ -24,27 +25,12 @@ def acls() -> None:
     """List, add and remove access control entries."""
 
 
-def _principal(ctx: click.Context, parameter: click.Parameter, text: str | None) -> str | None:
-    try:
-        return None if text is None else parse_principal(text)
-    except ValueError as error:
-        raise click.BadParameter(str(error), ctx=ctx, param=parameter) from error
-
-
-def _operations(
-    ctx: click.Context, parameter: click.Parameter, texts: Sequence[str]
-) -> list[Operation]:
-    try:
-        found = [operation for text in texts for operation in parse_operations(text)]
-    except ValueError as error:
-        raise click.BadParameter(str(error), ctx=ctx, param=parameter) from error
-    return list(dict.fromkeys(found))
-
-
+_OPERATIONS = Parsed(parse_operations)
+_PRINCIPAL = Parsed(parse_principal)
 _WORDS = (
-    click.option("--allow", "allowed", multiple=True, callback=_operations, metavar="OPERATIONS",
+    click.option("--allow", "allowed", multiple=True, type=_OPERATIONS, metavar="OPERATIONS",
                  help="Operations to allow, as READ,WRITE; may be repeated."),
-    click.option("--deny", "denied", multiple=True, callback=_operations, metavar="OPERATIONS",
+    click.option("--deny", "denied", multiple=True, type=_OPERATIONS, metavar="OPERATIONS",
                  help="Operations to deny, whatever other entries allow; may be repeated."),
     click.option("--topic", "topics", multiple=True, metavar="NAME",
                  help="On this topic, * for every topic; may be repeated."),
@@ -63,8 +49,8 @@ class AclOptions(TypedDict):
     """The values of these options and of the principal."""
 
     principal: str | None
-    allowed: Sequence[Operation]
-    denied: Sequence[Operation]
+    allowed: Sequence[Sequence[Operation]]
+    denied: Sequence[Sequence[Operation]]
     topics: Sequence[str]
     groups: Sequence[str]
     transactional_ids: Sequence[str]
@@ -88,18 +74,22 @@ def _words(said: AclOptions) -> AclWords:
     ]
     return AclWords(
         principal=said["principal"],
-        allowed=said["allowed"],
-        denied=said["denied"],
+        allowed=_once(said["allowed"]),
+        denied=_once(said["denied"]),
         resources=list(dict.fromkeys(resources)),
         is_prefixed=said["is_prefixed"],
         host=said["host"],
     )
 
 
+def _once(said: Sequence[Sequence[Operation]]) -> list[Operation]:
+    return list(dict.fromkeys(chain.from_iterable(said)))
+
+
 @acls.command("list")
-@click.argument("principal", required=False, callback=_principal)
+@click.argument("principal", required=False, type=_PRINCIPAL)
 @_with_words
-@click.option("--json", "is_json", is_flag=True, help="Print JSON, for programs.")
+@JSON
 @click.pass_obj
 def list_acls(target: ClusterTarget, is_json: bool, **said: Unpack[AclOptions]) -> None:
     """List entries.
@@ -107,18 +97,13 @@ def list_acls(target: ClusterTarget, is_json: bool, **said: Unpack[AclOptions]) 
     All entries, or those that match PRINCIPAL and the options. Names are exact unless you mark them as prefixes.
     """
     found = _found(target, _filters(said))
-    if is_json:
-        click.echo(output.as_json([acl_json(entry) for entry in found]))
-    elif found:
-        click.echo(access_output.acls_text(found))
-    else:
-        click.echo(_NONE, err=True)
+    output.show_list(is_json, found, access_output.acls_text, _NONE, acl_json)
 
 
 @acls.command("add")
-@click.argument("principal", callback=_principal)
+@click.argument("principal", type=_PRINCIPAL)
 @_with_words
-@click.option("--json", "is_json", is_flag=True, help="Print JSON, for programs.")
+@JSON
 @click.pass_obj
 def add_acls(target: ClusterTarget, is_json: bool, **said: Unpack[AclOptions]) -> None:
     """Allow or deny operations to PRINCIPAL.
@@ -138,11 +123,11 @@ def add_acls(target: ClusterTarget, is_json: bool, **said: Unpack[AclOptions]) -
 
 
 @acls.command("remove")
-@click.argument("principal", required=False, callback=_principal)
+@click.argument("principal", required=False, type=_PRINCIPAL)
 @_with_words
 @click.option("--dry-run", is_flag=True, help="Only show the entries that would be removed.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@click.option("--json", "is_json", is_flag=True, help="Print JSON, for programs.")
+@YES
+@JSON
 @click.pass_obj
 def remove_acls(
     target: ClusterTarget, dry_run: bool, yes: bool, is_json: bool, **said: Unpack[AclOptions]

@@ -4,7 +4,7 @@ import click
 
 from milena.commands import output
 from milena.commands.access import output as access_output
-from milena.commands.options import NAME, CommandGroup
+from milena.commands.options import JSON, NAME, CommandGroup
 from milena.commands.target import ClusterTarget
 from milena.commands.times import parse_amount
 from milena.model.quotas import QuotaKey
@@ -34,7 +34,7 @@ def quotas() -> None:
 
 
 @quotas.command("list")
-@click.option("--json", "is_json", is_flag=True, help="Print JSON, for programs.")
+@JSON
 @click.pass_obj
 def list_quotas(target: ClusterTarget, is_json: bool) -> None:
     """List all quotas."""
@@ -46,7 +46,7 @@ def list_quotas(target: ClusterTarget, is_json: bool) -> None:
 @click.argument("bounds", nargs=-1, required=True, metavar="BOUND=AMOUNT...")
 @USER
 @CLIENT_ID
-@click.option("--json", "is_json", is_flag=True, help="Print JSON, for programs.")
+@JSON
 @click.pass_obj
 def set_quota(
     target: ClusterTarget,
@@ -71,7 +71,7 @@ def set_quota(
 @quotas.command("delete")
 @USER
 @CLIENT_ID
-@click.option("--json", "is_json", is_flag=True, help="Print JSON, for programs.")
+@JSON
 @click.pass_obj
 def delete_quota(
     target: ClusterTarget, user: str | None, client_id: str | None, is_json: bool

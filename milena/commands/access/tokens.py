@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import fields
 from pathlib import Path
 
 import click
@@ -12,7 +11,7 @@ from milena.cluster.admin import AdminClient
 from milena.commands import output
 from milena.commands.access import output as access_output
 from milena.commands.access.words import parse_grant
-from milena.commands.options import NAME, CommandGroup, delete_each
+from milena.commands.options import JSON, NAME, YES, CommandGroup, Parsed, delete_each
 from milena.commands.target import ClusterTarget
 from milena.commands.times import parse_duration
 
@@ -29,7 +28,7 @@ def tokens() -> None:
 
 @tokens.command("list")
 @_USER
-@click.option("--json", "is_json", is_flag=True, help="Print JSON, for programs.")
+@JSON
 @click.pass_obj
 def list_tokens(target: ClusterTarget, user: str | None, is_json: bool) -> None:
     """List a user's tokens, the oldest first."""
@@ -41,33 +40,17 @@ def list_tokens(target: ClusterTarget, user: str | None, is_json: bool) -> None:
     output.show_list(is_json, found, access_output.tokens_text, "no tokens")
 
 
-def _lifetime(ctx: click.Context, parameter: click.Parameter, text: str | None) -> int | None:
-    try:
-        return None if text is None else parse_duration(text)
-    except ValueError as error:
-        raise click.BadParameter(str(error), ctx=ctx, param=parameter) from error
-
-
-def _grants(
-    ctx: click.Context, parameter: click.Parameter, texts: Sequence[str]
-) -> list[TokenGrant]:
-    try:
-        return [parse_grant(text) for text in texts]
-    except ValueError as error:
-        raise click.BadParameter(str(error), ctx=ctx, param=parameter) from error
-
-
 @tokens.command("create")
 @_USER
 @click.option("--note", metavar="TEXT", help="A note for the list, such as what the token is for.")
-@click.option("--lifetime", "lifetime_ms", callback=_lifetime, metavar="TIME",
+@click.option("--lifetime", "lifetime_ms", type=Parsed(parse_duration), metavar="TIME",
               help="When the token expires: 90d, 12h (ms, s, m, h, d, w).  [default: the cluster's]")  # fmt: skip
-@click.option("--grant", "grants", multiple=True, callback=_grants, metavar="OPERATIONS:TYPE:NAME",
+@click.option("--grant", "grants", multiple=True, type=Parsed(parse_grant), metavar="OPERATIONS:TYPE:NAME",
               help="Only these rights, as READ,WRITE:TOPIC:orders, or orders-* for a prefix; may be repeated."
                    "  [default: what its user may]")  # fmt: skip
 @click.option("--out", metavar="FILE",
               help="Write the token to this new file, which only you may read.")  # fmt: skip
-@click.option("--json", "is_json", is_flag=True, help="Print JSON, for programs.")
+@JSON
 @click.pass_obj
 def create_token(
     target: ClusterTarget,
@@ -90,7 +73,7 @@ def create_token(
         )
 
     made = target.run(work) if out is None else _written(out, lambda: target.run(work))
-    told = {f.name: output.plain(getattr(made.view, f.name)) for f in fields(made.view)}
+    told = output.named(made.view)
     sentence = access_output.token_text(made.view)
     if out is not None:
         click.echo(output.as_json({**told, "file": out}) if is_json else f"{sentence}: in {out}")
@@ -104,8 +87,8 @@ def create_token(
 @tokens.command("delete")
 @click.argument("token_ids", type=NAME, metavar="ID...", nargs=-1, required=True)
 @_USER
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@click.option("--json", "is_json", is_flag=True, help="Print JSON, for programs.")
+@YES
+@JSON
 @click.pass_obj
 def delete_tokens(
     target: ClusterTarget, token_ids: Sequence[str], user: str | None, yes: bool, is_json: bool

@@ -11,7 +11,7 @@ from milena.cluster.admin import AdminClient
 from milena.cluster.credentials import SECRET_BYTES_MAX, password_of
 from milena.commands import output
 from milena.commands.access import output as access_output
-from milena.commands.options import NAME, CommandGroup, delete_each
+from milena.commands.options import JSON, NAME, YES, CommandGroup, delete_each
 from milena.commands.target import ClusterTarget
 from milena.errors import TargetExistsError, TargetNotFoundError
 from milena.model.secret import Secret
@@ -25,7 +25,7 @@ def users() -> None:
 
 
 @users.command("list")
-@click.option("--json", "is_json", is_flag=True, help="Print JSON, for programs.")
+@JSON
 @click.pass_obj
 def list_users(target: ClusterTarget, is_json: bool) -> None:
     """List all users."""
@@ -46,7 +46,7 @@ def list_users(target: ClusterTarget, is_json: bool) -> None:
 )
 @click.option("--scram", "has_scram", is_flag=True,
               help="Let Kafka clients sign in by SCRAM with the password.")  # fmt: skip
-@click.option("--json", "is_json", is_flag=True, help="Print JSON, for programs.")
+@JSON
 @click.pass_obj
 def create_user(
     target: ClusterTarget,
@@ -105,7 +105,7 @@ def create_user(
 @click.option("--scram/--no-scram", "has_scram", default=None,
               help="Let Kafka clients sign in by SCRAM with the new password, or no longer; "
               "--no-scram does not ask for a password.")  # fmt: skip
-@click.option("--json", "is_json", is_flag=True, help="Print JSON, for programs.")
+@JSON
 @click.pass_obj
 def change_user(
     target: ClusterTarget,
@@ -143,8 +143,8 @@ def change_user(
 
 @users.command("delete")
 @click.argument("names", type=NAME, metavar="NAME...", nargs=-1, required=True)
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@click.option("--json", "is_json", is_flag=True, help="Print JSON, for programs.")
+@YES
+@JSON
 @click.pass_obj
 def delete_users(target: ClusterTarget, names: Sequence[str], yes: bool, is_json: bool) -> None:
     """Delete users, their tokens and entries."""

@@ -15,7 +15,7 @@ from milena.commands.benchmarks.runs import (
     bench_latency,
     bench_produce,
 )
-from milena.commands.options import NAME, Amount, CommandGroup, Duration, Rate
+from milena.commands.options import JSON, NAME, Amount, CommandGroup, Duration, Rate
 from milena.commands.producing.produce import ACKS
 from milena.commands.target import ClusterTarget, exit_code, told
 from milena.producing.options import COMPRESSIONS, ProducerKeywords, ProducerOptions
@@ -29,7 +29,6 @@ _SIZE_MAX = 8 << 20
 _COUNT = click.option("--records", type=Amount(min=1), metavar="N", help="Stop after N records.")
 _SECONDS_OPTION = click.option("--seconds", type=Duration("s", least=0.1, most=86_400), metavar="S",
                                help="Stop after this time.  [default: 10, unless --records]")  # fmt: skip
-_JSON = click.option("--json", "is_json", is_flag=True, help="Print JSON, for programs.")
 _ACKS = click.option("--acks", type=click.Choice(["all", "1"]), default="all", show_default=True,
                      help="Replicas that must have a record: all in sync, or the leader.")  # fmt: skip
 # Records are recognised by their bytes. Sixteen random bytes do not repeat.
@@ -54,7 +53,7 @@ def _report(
     target: ClusterTarget, work: Callable[[Client], Awaitable[BenchResult]], *, is_json: bool
 ) -> None:
     result = target.run_client(work)
-    click.echo(output.as_json(result.as_json()) if is_json else result.text())
+    output.show(is_json, result.as_json(), result.text())
     if result.first_error is not None:
         click.echo(f"milena: {told(result.first_error)}", err=True)
         raise click.exceptions.Exit(exit_code(result.first_error))
@@ -75,7 +74,7 @@ def _report(
               default=_DEFAULTS.compression, show_default=True, help="Compression of each batch.")  # fmt: skip
 @click.option("--rate", type=Rate(min=0, min_open=True, max=10_000_000), metavar="N",
               help="Records a second.  [default: as many as the cluster takes]")  # fmt: skip
-@_JSON
+@JSON
 @click.pass_obj
 def produce_bench(
     target: ClusterTarget,
@@ -121,7 +120,7 @@ def produce_bench(
 @click.argument("topic", type=NAME)
 @_COUNT
 @_SECONDS_OPTION
-@_JSON
+@JSON
 @click.pass_obj
 def consume_bench(
     target: ClusterTarget, topic: str, records: int | None, seconds: float | None, is_json: bool
@@ -143,7 +142,7 @@ def consume_bench(
 @_ACKS
 @click.option("--rate", type=Rate(min=0, min_open=True, max=100_000), metavar="N",
               default=100.0, show_default=True, help="Records a second.")  # fmt: skip
-@_JSON
+@JSON
 @click.pass_obj
 def latency_bench(
     target: ClusterTarget,

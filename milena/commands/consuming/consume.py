@@ -13,9 +13,18 @@ from milena.commands.consuming.consume_options import ConsumeOptions
 from milena.commands.consuming.following import check_member, print_following
 from milena.commands.consuming.quorum_watch import quorum_watched
 from milena.commands.formats import Format, Layout, parse_template
-from milena.commands.options import NAME, Amount, Duration, Number, moment, separator
+from milena.commands.options import (
+    MOMENT,
+    NAME,
+    SEPARATOR,
+    Amount,
+    Duration,
+    Number,
+    Parsed,
+    moment,
+)
 from milena.commands.standard_streams import DaemonThread, write_all
-from milena.commands.target import ClusterTarget, NoSuchPartitionError
+from milena.commands.target import ClusterTarget, no_such_partition
 from milena.consuming.options import ConsumerOptions, check_group
 from milena.reading.cursor import OnOutOfRange
 from milena.reading.reader import FETCH_BYTES, PREFETCH_CHUNKS, PartitionReader
@@ -29,27 +38,18 @@ FEW_READERS = 16
 _SESSION_MS = ConsumerOptions().session_timeout_ms
 
 
-def _parse_until(
-    ctx: click.Context, parameter: click.Parameter, text: str | None
-) -> int | TimestampMs | None:
-    if text is None or (text.isascii() and text.isdigit()):
-        return None if text is None else int(text)
-    time_ms = moment(ctx, parameter, text)
-    return None if time_ms is None else TimestampMs(time_ms)
+def _until(text: str) -> int | TimestampMs:
+    is_offset = text.isascii() and text.isdigit()
+    return int(text) if is_offset else TimestampMs(moment(text))
 
 
-def _parse_format(ctx: click.Context, parameter: click.Parameter, text: str) -> Layout:
+def _layout(text: str) -> Layout:
     if text in {form.value for form in Format}:
         return Layout(format=Format(text))
-    try:
-        template = parse_template(text)
-        if len(template) == 1:
-            known = ", ".join(form.value for form in Format)
-            raise ValueError(
-                f"{text!r} is not a format: use {known}, or a template such as '%k %v'"
-            )
-    except ValueError as error:
-        raise click.BadParameter(str(error), ctx=ctx, param=parameter) from error
+    template = parse_template(text)
+    if len(template) == 1:
+        known = ", ".join(form.value for form in Format)
+        raise ValueError(f"{text!r} is not a format: use {known}, or a template such as '%k %v'")
     return Layout(template=template)
 
 
@@ -61,11 +61,11 @@ def _parse_format(ctx: click.Context, parameter: click.Parameter, text: str) -> 
               help="With --group: the time after a crash until others get its partitions.  [default: 45]")  # fmt: skip
 @click.option("--from-beginning", is_flag=True, help="Start with the first record that is stored.")
 @click.option("--offset", type=Number(min=0), metavar="N", help="Start at this offset.")
-@click.option("--time", "time_ms", callback=moment, metavar="TIME",
+@click.option("--time", "time_ms", type=MOMENT, metavar="TIME",
               help="Start with the first record at or after this time: ISO-8601, ms since 1970, or -1h.")  # fmt: skip
 @click.option("--last", type=Amount(min=0), metavar="N",
               help="Start N records before the end of each partition.")  # fmt: skip
-@click.option("--until", callback=_parse_until, metavar="N|TIME",
+@click.option("--until", type=Parsed(_until), metavar="N|TIME",
               help="Stop before this offset, or before the first record at or after this time.")  # fmt: skip
 @click.option("--follow", "-f", "is_following", is_flag=True,
               help="Print records as they arrive, until interrupted.")  # fmt: skip
@@ -75,13 +75,13 @@ def _parse_format(ctx: click.Context, parameter: click.Parameter, text: str) -> 
               help="Stop after N records.")  # fmt: skip
 @click.option("--order", type=click.Choice(["partition", "time"]), default="partition",
               show_default=True, help="Print one partition after the other, or merge them by timestamp.")  # fmt: skip
-@click.option("--format", "layout", callback=_parse_format, default=Format.VALUE.value,
+@click.option("--format", "layout", type=Parsed(_layout), default=Format.VALUE.value,
               show_default=True, metavar="value|key-value|json|raw|TEMPLATE",
               help="The parts of a record to print. In a template: %k key, %v value, %t topic, %p partition, "
                    "%o offset, %T time in ms, %h headers.")  # fmt: skip
-@click.option("--separator", "record_end", callback=separator, default=r"\n", show_default=True,
+@click.option("--separator", "record_end", type=SEPARATOR, default=r"\n", show_default=True,
               metavar="TEXT", help=r"The end of each record; escapes such as \0 work.")  # fmt: skip
-@click.option("--key-separator", callback=separator, default=r"\t", show_default=True,
+@click.option("--key-separator", type=SEPARATOR, default=r"\t", show_default=True,
               metavar="TEXT", help="The text between key and value.")  # fmt: skip
 @click.option("--null-marker", default="null", show_default=True, metavar="TEXT",
               help="The text for a null key or value.")  # fmt: skip
@@ -246,9 +246,7 @@ async def _partitions(client: Client, options: ConsumeOptions) -> Sequence[int]:
     count = await client.metadata.partition_count(options.topic)
     for partition in options.partitions:
         if partition >= count:
-            raise NoSuchPartitionError(
-                f"topic '{options.topic}' has partitions 0 to {count - 1}, not {partition}"
-            )
+            raise no_such_partition(options.topic, count, partition)
     return options.partitions or range(count)
 
 

@@ -9,9 +9,8 @@ from milena.cluster.admin import AdminClient
 from milena.commands import output
 from milena.commands.health.diagnosis import ClusterExam, Finding, Severity, diagnose
 from milena.commands.health.status_watch import take_look
-from milena.commands.options import Amount
+from milena.commands.options import JSON, Amount
 from milena.commands.target import EXIT_DEGRADED, ClusterTarget
-from milena.fields import Json
 from milena.model.clock import SystemClock
 
 LAG_MAX = 10_000
@@ -20,7 +19,7 @@ LAG_MAX = 10_000
 @click.command()
 @click.option("--lag", "lag_max", type=Amount(min=0), default=LAG_MAX, show_default=True,
               metavar="N", help="The lag of a group above which it is a warning.")  # fmt: skip
-@click.option("--json", "is_json", is_flag=True, help="Print JSON, for programs.")
+@JSON
 @click.pass_obj
 def doctor(target: ClusterTarget, lag_max: int, is_json: bool) -> None:
     """Examine the cluster: every node at its URL, quorum, leaders, replicas, disks, clocks, versions, groups.
@@ -36,7 +35,7 @@ def doctor(target: ClusterTarget, lag_max: int, is_json: bool) -> None:
         return ClusterExam(view=look.view, nodes=nodes, groups=look.groups, lag_max=lag_max)
 
     findings = diagnose(target.run(work))
-    click.echo(output.as_json(_json(findings)) if is_json else _text(findings))
+    output.show(is_json, output.plain(findings), _text(findings))
     if any(finding.severity is Severity.WRONG for finding in findings):
         raise click.exceptions.Exit(EXIT_DEGRADED)
 
@@ -48,15 +47,3 @@ def _text(findings: Sequence[Finding]) -> str:
         if finding.advice:
             lines.append(f"{'':7}  -> {finding.advice}")
     return "\n".join(lines)
-
-
-def _json(findings: Sequence[Finding]) -> list[Json]:
-    return [
-        {
-            "severity": finding.severity.value,
-            "check": finding.check,
-            "found": finding.found,
-            "advice": finding.advice,
-        }
-        for finding in findings
-    ]

@@ -8,7 +8,7 @@ import click
 from milena.cluster.admin import AdminClient
 from milena.commands import output
 from milena.commands.health.status_watch import watch
-from milena.commands.options import Duration
+from milena.commands.options import JSON, Duration
 from milena.commands.target import EXIT_DEGRADED, ClusterTarget
 from milena.model.clock import SystemClock
 
@@ -20,7 +20,7 @@ INTERVAL_S = 2.0
               help="Repeat until interrupted, with rates and the lag of groups.")  # fmt: skip
 @click.option("--interval", "interval_s", metavar="SECONDS", type=Duration("s", least=0.5, most=3600),
               help="With --watch: the time between two samples.  [default: 2]")  # fmt: skip
-@click.option("--json", "is_json", is_flag=True, help="Print JSON, for programs.")
+@JSON
 @click.pass_obj
 def status(
     target: ClusterTarget, is_watching: bool, interval_s: float | None, is_json: bool

@@ -5,7 +5,7 @@ import dataclasses
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from typing import Literal
@@ -14,7 +14,16 @@ import click
 
 from milena.client import Client
 from milena.commands import output
-from milena.commands.options import NAME, Amount, Duration, Number, Rate, separator
+from milena.commands.options import (
+    NAME,
+    SEPARATOR,
+    Amount,
+    Duration,
+    Number,
+    Parsed,
+    Rate,
+    parse_pair,
+)
 from milena.commands.producing.json_lines import JsonLines, partitions_needed
 from milena.commands.producing.line_producer import LineOptions, LineProducer, SendPort
 from milena.commands.producing.line_source import STANDARD_INPUT, BadSourceError, LineSource
@@ -28,6 +37,7 @@ from milena.commands.target import (
     ClusterTarget,
     NoSuchPartitionError,
     exit_code,
+    no_such_partition,
     told,
 )
 from milena.errors import TargetNotFoundError
@@ -40,16 +50,9 @@ ACKS: dict[str, Literal["all", 1, 0]] = {"all": "all", "1": 1, "0": 0}
 _PACKED_SUFFIX = ".gz"
 
 
-def _headers(
-    ctx: click.Context, parameter: click.Parameter, values: Sequence[str]
-) -> tuple[tuple[str, bytes | None], ...]:
-    found: list[tuple[str, bytes | None]] = []
-    for text in values:
-        name, equals, value = text.partition("=")
-        if not (name and equals):
-            raise click.BadParameter(f"{text!r} is not NAME=VALUE", ctx=ctx, param=parameter)
-        found.append((name, value.encode()))
-    return tuple(found)
+def _header(text: str) -> tuple[str, bytes]:
+    name, value = parse_pair(text)
+    return name, value.encode()
 
 
 @click.command()
@@ -60,11 +63,11 @@ def _headers(
               help="Unpack the input with gzip; the default for a FILE that ends in .gz.")  # fmt: skip
 @click.option("--format", "form", type=click.Choice(["value", "json"]), default="value",
               show_default=True, help="Each line is a value, or a record of consume --format json.")  # fmt: skip
-@click.option("--key-separator", callback=separator, metavar="TEXT",
+@click.option("--key-separator", type=SEPARATOR, metavar="TEXT",
               help=r"Each line is KEY, this text, VALUE; escapes such as \t work.")  # fmt: skip
 @click.option("--key-field", metavar="PATH",
               help="Each line is JSON; the key is the field at this dotted path.")  # fmt: skip
-@click.option("--header", "headers", multiple=True, callback=_headers, metavar="NAME=VALUE",
+@click.option("--header", "headers", multiple=True, type=Parsed(_header), metavar="NAME=VALUE",
               help="Add this header to every record; may be repeated.")  # fmt: skip
 @click.option(
     "--null-marker", metavar="TEXT", help="Write a tombstone for a value that is exactly this text."
@@ -286,9 +289,7 @@ async def check_place(client: Client, topic: str, partition: int | None) -> int 
     except TargetNotFoundError:
         return None
     if partition is not None and partition >= count:
-        raise NoSuchPartitionError(
-            f"topic '{topic}' has partitions 0 to {count - 1}, not {partition}"
-        )
+        raise no_such_partition(topic, count, partition)
     return count
 
 

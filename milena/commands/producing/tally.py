@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from milena.commands.output import named
 from milena.errors import ClientError
 from milena.fields import Json
 from milena.producing.deliveries import DeliveryRun
@@ -124,12 +125,7 @@ class ProduceTally:
             "is_interrupted": self.is_interrupted,
             "is_aborted": self.is_aborted,
             "partitions": [
-                {
-                    "partition": partition,
-                    "records": tally.records,
-                    "first_offset": tally.first_offset,
-                    "last_offset": tally.last_offset,
-                }
+                {"partition": partition, **named(tally)}
                 for partition, tally in sorted(self.partitions.items())
             ],
         }
