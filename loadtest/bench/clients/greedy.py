@@ -7,11 +7,10 @@ the node, and takes everything that the node lets it have.
 
 import asyncio
 import sys
-from urllib.parse import urlsplit
 
 import uvloop
 
-from loadtest.bench.clients.http_load import encode_request
+from loadtest.bench.clients.http_load import encode_request, host_and_port
 from loadtest.cluster.node_process import die_with_parent
 
 WAIT_MS = 1_000
@@ -23,8 +22,7 @@ SPREAD_S = 1.0
 async def wait_for_records(url: str, request: bytes, delay_s: float) -> None:
     """Run one connection that starts after a delay: a burst of connections is not what is measured."""
     await asyncio.sleep(delay_s)
-    place = urlsplit(url)
-    reader, writer = await asyncio.open_connection(place.hostname, place.port)
+    reader, writer = await asyncio.open_connection(*host_and_port(url))
     while True:
         writer.write(request)
         head = (await reader.readuntil(b"\r\n\r\n")).lower()

@@ -54,6 +54,35 @@ def encode_request(url: str, method: str, path: str, body: bytes = b"", **header
     return "\r\n".join([*lines, "", ""]).encode() + body
 
 
+def host_and_port(url: str) -> tuple[str, int]:
+    """Return the host and the port of a URL that has both."""
+    place = urlsplit(url)
+    assert place.hostname is not None, "URLs here name their host"
+    assert place.port is not None, "and port"
+    return place.hostname, place.port
+
+
+class LoadConnection(asyncio.BaseProtocol):
+    """The base class of protocols that send prepared bytes. Their window bounds what is in flight."""
+
+    _transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep the transport; asyncio calls this."""
+        # uvloop's transports have the methods of ``asyncio.Transport`` and are no subclass.
+        self._transport = cast("asyncio.Transport", transport)
+
+    def write(self, data: bytes) -> None:
+        """Send bytes."""
+        assert self._transport is not None, "it is connected"
+        self._transport.write(data)
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self._transport is not None:
+            self._transport.abort()
+
+
 class HttpLoad:
     """Connections to one server, each with one request in flight at a time."""
 
@@ -64,7 +93,7 @@ class HttpLoad:
         self.latencies_s: list[float] = []
         self.answer_bytes = 0
         """The bytes of all response bodies."""
-        self._url = urlsplit(url)
+        self._place = host_and_port(url)
         self._ask = ask
         self._count = connections
         self._tls = tls
@@ -79,12 +108,9 @@ class HttpLoad:
     async def open(self) -> None:
         """Open all connections."""
         loop = asyncio.get_running_loop()
-        host, port = self._url.hostname, self._url.port
-        assert host is not None, "URLs here name their host"
-        assert port is not None, "and port"
         for _ in range(self._count):
             _, connection = await loop.create_connection(
-                lambda: _ClientConnection(self), host, port, ssl=self._tls
+                lambda: _ClientConnection(self), *self._place, ssl=self._tls
             )
             self._connections.append(connection)
 
@@ -149,14 +175,13 @@ class HttpLoad:
         return bool(self._ask.proof)
 
 
-class _ClientConnection(asyncio.BufferedProtocol):
+class _ClientConnection(LoadConnection, asyncio.BufferedProtocol):
     """One connection. A body without a proof to look for is counted and overwritten."""
 
     def __init__(self, load: HttpLoad) -> None:
         self._load = load
         self._buffer = bytearray(HEAD_BYTES_MAX)
         self._view = memoryview(self._buffer)
-        self._transport: asyncio.Transport | None = None
         self._sent_s = 0.0
         self._is_closed = False
         self._reset()
@@ -168,10 +193,6 @@ class _ClientConnection(asyncio.BufferedProtocol):
         self._left = -1
         """The bytes of the body that have not arrived; -1 before the head has arrived."""
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's transports have the methods of ``asyncio.Transport`` and are no subclass.
-        self._transport = cast("asyncio.Transport", transport)
-
     def connection_lost(self, exc: BaseException | None) -> None:
         if not self._is_closed:
             self._load.on_error(f"the server closed a connection: {exc or 'no reason given'}")
@@ -179,14 +200,12 @@ class _ClientConnection(asyncio.BufferedProtocol):
     def close(self) -> None:
         """Close the connection."""
         self._is_closed = True
-        if self._transport is not None:
-            self._transport.abort()
+        super().close()
 
     def send(self, request: bytes) -> None:
         """Send the next request."""
-        assert self._transport is not None, "it is connected"
         self._sent_s = perf_counter()
-        self._transport.write(request)
+        self.write(request)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         del sizehint

@@ -1,8 +1,7 @@
 r"""NATS JetStream over its own wire protocol, with the least work that a client can do.
 
-The comparison is fair only if this client uses no more CPU than NATS's compiled clients. So it sends prepared buffers
-of hundreds of messages, counts acknowledgements by one search in C per read, and never parses a message. The protocol
-is text, on one connection:
+The comparison is fair only if this client uses no more CPU than NATS's compiled clients. The protocol is text, on one
+connection:
 
     PUB subject reply length\r\npayload\r\n        to the server
     MSG subject sid [reply] length\r\npayload\r\n  from the server: acknowledgements and messages
@@ -12,17 +11,14 @@ JetStream's own calls are JSON requests to ``$JS.API.…``.
 
 import asyncio
 import json
-from time import perf_counter
-from typing import cast
 
+from loadtest.bench.clients.counted_stream import CountedStream
 from loadtest.bench.clients.http_load import HttpLoadError
 from loadtest.bench.clients.one_client import OneClient, repeat
 from loadtest.bench.measuring.rounds import Turn
 
 STREAM = "bench"
 SUBJECT = "bench.a"
-IN_FLIGHT_MAX = 4096
-"""The most messages without an acknowledgement; JetStream's own clients have the same limit."""
 _CHUNK = 256
 _PULL = 2_000
 _PULLS_AT_ONCE = 2
@@ -40,35 +36,15 @@ def payload_of(size: int) -> bytes:
     return _MARK + b"x" * (size - len(_MARK))
 
 
-class Counter:
-    """Counts a mark in a stream of bytes, even if two reads split the mark. The mark cannot overlap itself."""
-
-    def __init__(self, mark: bytes) -> None:
-        self._mark = mark
-        self._rest = b""
-
-    def feed(self, data: bytes) -> int:
-        """Return how many marks end in ``data``."""
-        whole = self._rest + data
-        # Keep one byte less than the mark, so that no complete mark is counted again.
-        self._rest = whole[-(len(self._mark) - 1) :]
-        return whole.count(self._mark)
-
-
-class NatsLoad(asyncio.Protocol):
+class NatsLoad(CountedStream):
     """One connection to one server of a cluster with JetStream."""
 
     def __init__(self) -> None:
-        self._transport: asyncio.Transport | None = None
-        self._count: Counter | None = None
-        self._counted = 0
-        self._wanted = 0
-        self._reached: asyncio.Future[None] | None = None
+        super().__init__("NATS")
         self._answer = b""
         self._tag: bytes = b""
         self._answered: asyncio.Future[bytes] | None = None
         self._calls = 0
-        self._error: HttpLoadError | None = None
 
     # -- connection --------------------------------------------------------------------------------
 
@@ -79,40 +55,19 @@ class NatsLoad(asyncio.Protocol):
         load.write(_HELLO)
         return load
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep the transport; asyncio calls this. The window, not the transport, bounds the data in flight."""
-        # uvloop's transports have the methods of ``asyncio.Transport`` and are no subclass.
-        self._transport = cast("asyncio.Transport", transport)
-
-    def connection_lost(self, exc: BaseException | None) -> None:
-        """Fail the pending wait; asyncio calls this."""
-        self._fail(HttpLoadError(f"NATS closed the connection: {exc or 'no reason given'}"))
-
-    def close(self) -> None:
-        """Close the connection."""
-        if self._transport is not None:
-            self._transport.abort()
-
-    def write(self, data: bytes) -> None:
-        """Send bytes."""
-        assert self._transport is not None, "it is connected"
-        self._transport.write(data)
-
     def data_received(self, data: bytes) -> None:
         """Count marks, or find the response of a call; asyncio calls this."""
-        if self._count is not None:
+        if self._counter is not None:
             if b'"error"' in data:
-                self._fail(HttpLoadError(f"NATS refused: {data[:300]!r}"))
-            self._counted += self._count.feed(data)
-            if self._reached is not None and self._counted >= self._wanted:
-                self._wake()
+                self.fail(f"NATS refused: {data[:300]!r}")
+            self.feed(data)
             return
         self._answer += data
         if self._answer.startswith(b"PING") or b"\r\nPING\r\n" in self._answer:
             self.write(b"PONG\r\n")
             self._answer = self._answer.replace(b"PING\r\n", b"")
         if b"-ERR" in self._answer:
-            self._fail(HttpLoadError(f"NATS refused: {self._answer[:300]!r}"))
+            self.fail(f"NATS refused: {self._answer[:300]!r}")
         self._find_answer()
 
     def _find_answer(self) -> None:
@@ -126,29 +81,11 @@ class NatsLoad(asyncio.Protocol):
         if len(body) == length:
             self._answered.set_result(body)
 
-    def _wake(self) -> None:
-        reached, self._reached = self._reached, None
-        if reached is not None and not reached.done():
-            reached.set_result(None)
-
-    def _fail(self, error: HttpLoadError) -> None:
-        self._error = self._error or error
-        for future in (self._reached, self._answered):
-            if future is not None and not future.done():
-                future.set_exception(error)
-
-    async def _until(self, count: int) -> None:
-        """Wait until ``count`` marks have arrived since ``_begin``."""
-        if self._error is not None:
-            raise self._error
-        if self._counted < count:
-            self._wanted = count
-            self._reached = asyncio.get_running_loop().create_future()
-            try:
-                async with asyncio.timeout(_CALL_S):
-                    await self._reached
-            except TimeoutError:
-                raise HttpLoadError(f"NATS: {self._counted} of {count} came") from None
+    def fail(self, message: str) -> None:
+        """End the pending wait or call, and all later waits, with an error."""
+        super().fail(message)
+        if self._answered is not None and not self._answered.done():
+            self._answered.set_exception(HttpLoadError(message))
 
     async def call(self, subject: str, body: dict[str, object]) -> dict[str, object]:
         """Make one of JetStream's own calls; return its JSON.
@@ -156,7 +93,7 @@ class NatsLoad(asyncio.Protocol):
         Raises:
             HttpLoadError: the server refused the call, or did not respond.
         """
-        self._count = None
+        self._counter = None
         self._answer = b""
         self._calls += 1
         inbox = f"{_INBOX}.call.{self._calls}"
@@ -206,20 +143,8 @@ class NatsLoad(asyncio.Protocol):
         """Publish for ``seconds``, or at least ``count`` messages; return how many, when all are acknowledged."""
         payload = payload_of(size)
         message = f"PUB {SUBJECT} {_INBOX}.ack {size}\r\n".encode() + payload + b"\r\n"
-        chunk = message * _CHUNK
-        self._begin(_ACK)
-        ends_s = None if seconds is None else perf_counter() + seconds
-        sent = 0
-        while (ends_s is None or perf_counter() < ends_s) and (count is None or sent < count):
-            await self._until(sent - IN_FLIGHT_MAX + _CHUNK)
-            room = IN_FLIGHT_MAX - (sent - self._counted)
-            if count is not None:
-                room = min(room, count - sent + _CHUNK - 1)
-            chunks = room // _CHUNK
-            self.write(chunk * chunks)
-            sent += chunks * _CHUNK
-        await self._until(sent)
-        return sent
+        self.begin(_ACK)
+        return await self.send(message * _CHUNK, _CHUNK, seconds=seconds, count=count)
 
     async def create_consumer(self) -> str:
         """Create a consumer that starts at the first message and acknowledges nothing; return its name.
@@ -242,18 +167,14 @@ class NatsLoad(asyncio.Protocol):
         body = json.dumps({"batch": _PULL, "expires": 30_000_000_000}).encode()
         subject = f"$JS.API.CONSUMER.MSG.NEXT.{STREAM}.{consumer}"
         request = f"PUB {subject} {_INBOX}.pull {len(body)}\r\n".encode() + body + b"\r\n"
-        self._begin(_MARK)
+        self.begin(_MARK)
         asked = 0
         while asked < count:
-            await self._until(asked - (_PULLS_AT_ONCE - 1) * _PULL)
+            await self.until(asked - (_PULLS_AT_ONCE - 1) * _PULL)
             self.write(request)
             asked += _PULL
-        await self._until(count)
+        await self.until(count)
         return count
-
-    def _begin(self, mark: bytes) -> None:
-        self._count = Counter(mark)
-        self._counted = 0
 
 
 def publish_each(port: int, size: int, seconds: float) -> Turn:

@@ -9,9 +9,8 @@ from collections.abc import Callable
 from itertools import cycle
 from time import perf_counter
 from typing import Self
-from urllib.parse import urlsplit
 
-from loadtest.bench.clients.http_load import Ask, HttpLoadError
+from loadtest.bench.clients.http_load import Ask, HttpLoadError, host_and_port
 from loadtest.bench.measuring.rounds import Turn
 
 _PIECE_BYTES = 256 << 10
@@ -35,10 +34,7 @@ class OneClient:
     @classmethod
     def to(cls, url: str) -> Self:
         """Connect to the host and port of a URL."""
-        place = urlsplit(url)
-        assert place.hostname is not None, "URLs here name their host"
-        assert place.port is not None, "and port"
-        return cls(place.hostname, place.port)
+        return cls(*host_and_port(url))
 
     def exchange(self, request: bytes, is_whole: IsWhole) -> bytes:
         """Send a request; return its response.

@@ -10,10 +10,9 @@ import asyncio
 import re
 from collections import deque
 from time import perf_counter
-from typing import cast
 from urllib.parse import urlsplit
 
-from loadtest.bench.clients.http_load import HttpLoadError
+from loadtest.bench.clients.http_load import HttpLoadError, LoadConnection, host_and_port
 from loadtest.bench.servers.subject import BATCH_TYPE, JSON_TYPE
 
 _STAMP_DIGITS = 16
@@ -65,7 +64,7 @@ def delays_s(stored: bytes, now_s: float) -> list[float]:
     return [now_s - int(stamp) / _NS for stamp in _STAMP.findall(stored)]
 
 
-class _Producer(asyncio.Protocol):
+class _Producer(LoadConnection, asyncio.Protocol):
     """One connection; its responses are small and have a length."""
 
     def __init__(self, load: "PacedLoad", host: str, path: str, size: int) -> None:
@@ -75,21 +74,11 @@ class _Producer(asyncio.Protocol):
             f"POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: {JSON_TYPE}\r\nContent-Length: "
         ).encode()
         self._size = size
-        self._transport: asyncio.Transport | None = None
         self._answer = b""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's transports have the methods of ``asyncio.Transport`` and are no subclass.
-        self._transport = cast("asyncio.Transport", transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self.pace.is_busy:
             self._load.on_error(f"the server closed a connection: {exc or 'no reason given'}")
-
-    def close(self) -> None:
-        """Close the connection."""
-        if self._transport is not None:
-            self._transport.abort()
 
     def on_due(self) -> None:
         """Count a record as due, and send it if no request is in flight."""
@@ -98,11 +87,10 @@ class _Producer(asyncio.Protocol):
             self._send(now_s)
 
     def _send(self, due_s: float) -> None:
-        assert self._transport is not None, "it is connected"
         stamp = encode_stamp(due_s)
         value = stamp + b"x" * (self._size - len(stamp))
         body = b'{"records":[{"value":"' + value + b'"}]}'
-        self._transport.write(self._head + b"%d\r\n\r\n" % len(body) + body)
+        self.write(self._head + b"%d\r\n\r\n" % len(body) + body)
 
     def data_received(self, data: bytes) -> None:
         self._answer += data
@@ -135,7 +123,8 @@ class PacedLoad:
     ) -> None:
         self.acknowledged_s: list[float] = []
         self.delivered_s: list[float] = []
-        self._url = urlsplit(url)
+        self._place = host_and_port(url)
+        self._host = urlsplit(url).netloc
         self._path = f"/topics/{topic}/partitions/{partition}"
         self._count = connections
         self._rate = rate
@@ -146,16 +135,13 @@ class PacedLoad:
 
     async def __aenter__(self) -> "PacedLoad":
         loop = asyncio.get_running_loop()
-        host, port = self._url.hostname, self._url.port
-        assert host is not None, "URLs here name their host"
-        assert port is not None, "and port"
         path = f"{self._path}?acks=all"
         for _ in range(self._count):
             _, producer = await loop.create_connection(
-                lambda: _Producer(self, self._url.netloc, path, self._size), host, port
+                lambda: _Producer(self, self._host, path, self._size), *self._place
             )
             self._producers.append(producer)
-        reader, writer = await asyncio.open_connection(host, port, limit=_HEAD_BYTES_MAX)
+        reader, writer = await asyncio.open_connection(*self._place, limit=_HEAD_BYTES_MAX)
         offset = await self._next_offset(reader, writer, "latest", 0)
         self._tasks = [
             asyncio.create_task(self._produce(), name="produce"),
@@ -220,7 +206,7 @@ class PacedLoad:
         """Fetch once; return the next offset."""
         writer.write(
             f"GET {self._path}/records?offset={offset}&timeout={wait_ms} HTTP/1.1\r\n"
-            f"Host: {self._url.netloc}\r\nAccept: {BATCH_TYPE}\r\n\r\n".encode()
+            f"Host: {self._host}\r\nAccept: {BATCH_TYPE}\r\n\r\n".encode()
         )
         head = await reader.readuntil(b"\r\n\r\n")
         status = head[9:12]

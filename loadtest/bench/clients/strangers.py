@@ -13,12 +13,15 @@ import base64
 import sys
 from collections import deque
 from itertools import count
-from typing import cast
-from urllib.parse import urlsplit
 
 import uvloop
 
-from loadtest.bench.clients.http_load import HttpLoadError, encode_request
+from loadtest.bench.clients.http_load import (
+    HttpLoadError,
+    LoadConnection,
+    encode_request,
+    host_and_port,
+)
 from loadtest.cluster.node_process import die_with_parent
 
 CONNECTIONS = 800
@@ -35,25 +38,18 @@ _HEAD_END = b"\r\n\r\n"
 _LENGTH = b"\r\ncontent-length: "
 
 
-class Stranger(asyncio.Protocol):
+class Stranger(LoadConnection, asyncio.Protocol):
     """A client that waits for each response and ignores it. It costs as little CPU as possible."""
 
     def __init__(self, idle: "deque[Stranger]") -> None:
         self._idle = idle
-        self._transport: asyncio.Transport | None = None
         self._got = b""
         self.is_lost = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep the transport; asyncio calls this."""
-        # uvloop's transports have the methods of ``asyncio.Transport`` and are no subclass.
-        self._transport = cast("asyncio.Transport", transport)
+        """Keep the transport, and be idle; asyncio calls this."""
+        super().connection_made(transport)
         self._idle.append(self)
-
-    def ask(self, request: bytes) -> None:
-        """Send a request."""
-        assert self._transport is not None, "it is connected"
-        self._transport.write(request)
 
     def data_received(self, data: bytes) -> None:
         """Count the bytes of a response; a complete response makes the client idle. asyncio calls this."""
@@ -74,14 +70,11 @@ class Stranger(asyncio.Protocol):
 
 async def connect(url: str) -> "deque[Stranger]":
     """Return all clients, connected and without a pending response."""
-    place, idle = urlsplit(url), deque[Stranger]()
-    assert place.hostname is not None, "URLs here name their host"
-    assert place.port is not None, "and port"
+    place, idle = host_and_port(url), deque[Stranger]()
     for number in range(CONNECTIONS):
         await asyncio.get_running_loop().create_connection(
             lambda: Stranger(idle),
-            place.hostname or "localhost",
-            place.port or 80,
+            *place,
             local_addr=(f"127.0.0.{2 + number % HOSTS}", 0),
         )
     return idle
@@ -107,7 +100,7 @@ async def knock(idle: "deque[Stranger]", url: str, rate: float, *, is_guessing: 
         stranger = idle.popleft()
         if stranger.is_lost:
             raise HttpLoadError("the node closed a connection")
-        stranger.ask(_guess(url, str(turn)) if is_guessing else probe)
+        stranger.write(_guess(url, str(turn)) if is_guessing else probe)
 
 
 def _guess(url: str, password: str) -> bytes:

@@ -3,18 +3,17 @@
 import asyncio
 import sys
 from asyncio.subprocess import DEVNULL
-from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from urllib.parse import urlsplit
 
 from loadtest.bench.clients import greedy
-from loadtest.bench.clients.http_load import Ask, HttpLoadError
+from loadtest.bench.clients.http_load import HttpLoadError, host_and_port
 from loadtest.bench.measuring.rounds import Contender, Turn
 from loadtest.bench.measuring.samples import Rounds
 from loadtest.bench.plan import BenchPlan
 from loadtest.bench.rows import access as access_rows
-from loadtest.bench.servers.subject import Subject, http_turn, json_ask
+from loadtest.bench.servers.subject import Subject, json_ask
 from loadtest.bench.stages.access import ADMIN, PASSWORD, with_authorization
+from loadtest.bench.stages.clients import bare_client
 from loadtest.bench.stages.produce import SMALL
 from milena.cluster.access_views import AclEntry
 from milena.cluster.admin import AdminClient
@@ -53,18 +52,14 @@ async def fairness(plan: BenchPlan, stack: AsyncExitStack, rounds: Rounds) -> li
     names = [f"modest{number}" for number in range(MODEST)]
     greedy_token, *tokens = [await _token(url, name) for name in ("greedy", *names)]
     ask = json_ask(url, TOPIC, records=1, size=SMALL, acks="1")
-    modest = [with_authorization(ask, f"Bearer {token}") for token in tokens]
-
-    async def alone(seconds: float) -> Turn:
-        return await _all_of(url, modest, seconds)
+    # Each user has its own connection.
+    modest = [(url, with_authorization(ask, f"Bearer {token}")) for token in tokens]
+    alone = bare_client(access_rows.MODEST_ALONE, modest, 1, subject.pids)
 
     async def beside(seconds: float) -> Turn:
-        return await _beside_greedy(url, greedy_token, modest, seconds)
+        return await _beside_greedy(url, greedy_token, alone, seconds)
 
-    return [
-        Contender(name=access_rows.MODEST_ALONE, turn=alone, pids=subject.pids),
-        Contender(name=access_rows.MODEST_BESIDE, turn=beside, pids=subject.pids),
-    ]
+    return [alone, Contender(name=access_rows.MODEST_BESIDE, turn=beside, pids=subject.pids)]
 
 
 async def _token(url: str, name: str) -> str:
@@ -85,7 +80,7 @@ async def _token(url: str, name: str) -> str:
     return made.token.reveal()
 
 
-async def _beside_greedy(url: str, token: str, modest: Sequence[Ask], seconds: float) -> Turn:
+async def _beside_greedy(url: str, token: str, modest: Contender, seconds: float) -> Turn:
     taking = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", greedy.__name__, url, token, QUIET, str(GREEDY_CONNECTIONS)),
         stdin=DEVNULL,
@@ -95,7 +90,7 @@ async def _beside_greedy(url: str, token: str, modest: Sequence[Ask], seconds: f
     try:
         await asyncio.sleep(greedy.SPREAD_S + _SETTLE_S)
         await _until(url, own, _REFUSED)
-        done = await _all_of(url, modest, seconds)
+        done = await modest.turn(seconds)
         await _until(url, own, _REFUSED)
     finally:
         if taking.returncode is None:
@@ -104,22 +99,9 @@ async def _beside_greedy(url: str, token: str, modest: Sequence[Ask], seconds: f
     return done
 
 
-async def _all_of(url: str, modest: Sequence[Ask], seconds: float) -> Turn:
-    """Load the node with each user on its own connection."""
-    turns = await asyncio.gather(
-        *(http_turn(url, ask, connections=1, seconds=seconds) for ask in modest)
-    )
-    return Turn(
-        latencies_s=[latency_s for turn in turns for latency_s in turn.latencies_s],
-        units=sum(turn.units for turn in turns),
-        seconds=max(turn.seconds for turn in turns),
-    )
-
-
 async def _until(url: str, request: bytes, status: bytes) -> None:
     """Repeat a request until the response has this status."""
-    place = urlsplit(url)
-    reader, writer = await asyncio.open_connection(place.hostname, place.port)
+    reader, writer = await asyncio.open_connection(*host_and_port(url))
     try:
         for _ in range(_TRIES_MAX):
             writer.write(request)

@@ -5,14 +5,9 @@ import json
 
 import pytest
 
+from loadtest.bench.clients.counted_stream import IN_FLIGHT_MAX, Counter
 from loadtest.bench.clients.http_load import HttpLoadError
-from loadtest.bench.clients.nats_wire import (
-    IN_FLIGHT_MAX,
-    Counter,
-    NatsLoad,
-    payload_of,
-    publish_each,
-)
+from loadtest.bench.clients.nats_wire import NatsLoad, payload_of, publish_each
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 50])

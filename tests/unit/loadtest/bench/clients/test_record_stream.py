@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from loadtest.bench.clients import record_stream
+from loadtest.bench.clients import counted_stream
+from loadtest.bench.clients.counted_stream import IN_FLIGHT_MAX
 from loadtest.bench.clients.http_load import HttpLoadError
-from loadtest.bench.clients.nats_wire import IN_FLIGHT_MAX
 from loadtest.bench.clients.record_stream import RecordStream, chunk_of, record_of
 
 _RECEIPT = b'{"error_code":200,"offset":1}\r\n'
@@ -59,7 +59,7 @@ def test_a_record_has_a_value_of_the_size_that_was_asked_for():
 
 async def test_all_that_was_sent_has_a_receipt(monkeypatch):
     times = iter([0.0, 0.0, 0.5, 2.0])
-    monkeypatch.setattr(record_stream, "perf_counter", lambda: next(times))
+    monkeypatch.setattr(counted_stream, "perf_counter", lambda: next(times))
     sent, server = await _run(1)
     assert sent == server.answered > 0
     assert server.most_at_once <= IN_FLIGHT_MAX
