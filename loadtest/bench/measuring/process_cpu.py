@@ -1,6 +1,7 @@
 """Measure the CPU time of this process and of all processes that it started, from /proc."""
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 _UTIME, _CSTIME = 11, 14
@@ -9,24 +10,25 @@ _UTIME, _CSTIME = 11, 14
 
 def tree_cpu_s(root: int | None = None) -> float:
     """Return the CPU seconds of a process and its descendants, including ended ones; ``root`` None is this process."""
-    parents: dict[int, int] = {}
-    ticks: dict[int, int] = {}
+    found = tree(os.getpid() if root is None else root)
+    ticks = sum(sum(map(int, fields[_UTIME : _CSTIME + 1])) for fields in found.values())
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def tree(root: int) -> dict[int, list[str]]:
+    """Return a process and its descendants, each with the fields of its /proc/*/stat after the command."""
+    found: dict[int, list[str]] = {}
     for folder in Path("/proc").iterdir():
-        if not folder.name.isdigit():
-            continue
-        try:
-            text = (folder / "stat").read_text()
-        except OSError:
-            # The process ended meanwhile, so its time is now in its parent's figures.
-            continue
-        # The command is in parentheses, and may itself contain spaces and parentheses.
-        fields = text[text.rindex(")") + 2 :].split()
-        process = int(folder.name)
-        parents[process] = int(fields[1])
-        ticks[process] = sum(map(int, fields[_UTIME : _CSTIME + 1]))
-    wanted = os.getpid() if root is None else root
-    total = sum(spent for process, spent in ticks.items() if _descends(process, wanted, parents))
-    return total / os.sysconf("SC_CLK_TCK")
+        # A process may end meanwhile. Its time is then in its parent's figures.
+        with suppress(OSError):
+            if folder.name.isdigit():
+                text = (folder / "stat").read_text()
+                # The command is in parentheses, and may itself contain spaces and parentheses.
+                found[int(folder.name)] = text[text.rindex(")") + 2 :].split()
+    parents = {process: int(fields[1]) for process, fields in found.items()}
+    return {
+        process: fields for process, fields in found.items() if _descends(process, root, parents)
+    }
 
 
 def _descends(process: int, root: int, parents: dict[int, int]) -> bool:

@@ -28,6 +28,15 @@ class Turn:
     units: float
     seconds: float
 
+    @classmethod
+    def together(cls, turns: Sequence["Turn"]) -> "Turn":
+        """Return one turn for several that were taken at the same time."""
+        return cls(
+            latencies_s=[latency_s for turn in turns for latency_s in turn.latencies_s],
+            units=sum(turn.units for turn in turns),
+            seconds=max(turn.seconds for turn in turns),
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contender:

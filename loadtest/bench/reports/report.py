@@ -138,7 +138,8 @@ def figures(
         "machine": asdict(machine),
         "rows": [
             {
-                **_row(outcome.target),
+                **asdict(outcome.target),
+                "is_less_better": outcome.target.is_less_better,
                 "verdict": outcome.verdict.name.lower(),
                 "note": outcome.note,
                 "value": _spread(outcome.spread),
@@ -148,22 +149,6 @@ def figures(
             for outcome in outcomes
         ],
         "stages": {name: stage_figures(rounds) for name, rounds in stages.items()},
-    }
-
-
-def _row(target: Target) -> dict[str, Tree]:
-    return {
-        "name": target.name,
-        "what": target.what,
-        "stage": target.stage,
-        "subject": target.subject,
-        "reference": target.reference,
-        "quantity": target.quantity.value,
-        "durability": target.durability.value,
-        "floor": target.floor,
-        "host_row": target.host_row,
-        "ambition": target.ambition,
-        "is_less_better": target.is_less_better,
     }
 
 

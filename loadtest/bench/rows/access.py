@@ -22,69 +22,53 @@ ACCESS_PROBES = f"{ACCESS_BEARER}, others ask whether it lives"
 MODEST_ALONE = "JSON 1 x 100 B, one node, 20 users, alone"
 MODEST_BESIDE = "JSON 1 x 100 B, one node, 20 users, beside one who fills it"
 
-_access = partial(Target, stage="access")
+_access = partial(Target, stage="access", durability=Durability.UNSYNCED)
+_small = partial(_access, floor=0.90, ambition=0.97)
 
 ROWS: tuple[Target, ...] = (
-    _access(
+    _small(
         name="access-token",
         what="small writes of 16 clients, by token / open",
         subject=ACCESS_BEARER,
         reference=ACCESS_OPEN,
-        durability=Durability.UNSYNCED,
-        floor=0.90,
-        ambition=0.97,
     ),
-    _access(
+    _small(
         name="access-password",
         what="small writes of 16 clients, by password / open",
         subject=ACCESS_BASIC,
         reference=ACCESS_OPEN,
-        durability=Durability.UNSYNCED,
-        floor=0.90,
-        ambition=0.97,
     ),
-    _access(
+    _small(
         name="access-entries",
         what="small writes of 16 clients, 10,000 entries / open",
         subject=ACCESS_ENTRIES,
         reference=ACCESS_OPEN,
-        durability=Durability.UNSYNCED,
-        floor=0.90,
-        ambition=0.97,
     ),
-    _access(
+    _small(
         name="access-jwt",
         what="small writes of 16 clients, by JWT / open",
         subject=ACCESS_JWT,
         reference=ACCESS_OPEN,
-        durability=Durability.UNSYNCED,
-        floor=0.90,
-        ambition=0.97,
     ),
     _access(
         name="access-tls",
         what="small writes of 16 clients, by token, over TLS / without TLS",
         subject=ACCESS_TLS,
         reference=ACCESS_BEARER,
-        durability=Durability.UNSYNCED,
         floor=0.70,
         ambition=0.85,
     ),
-    _access(
+    _small(
         name="access-mutual-tls",
         what="small writes of 16 clients over TLS, by certificate / by token",
         subject=ACCESS_MUTUAL,
         reference=ACCESS_TLS,
-        durability=Durability.UNSYNCED,
-        floor=0.90,
-        ambition=0.97,
     ),
     _access(
         name="access-tls-batches",
         what="JSON 1000 x 100 B, by token, over TLS / without TLS",
         subject=ACCESS_TLS_BATCHES,
         reference=ACCESS_BEARER_BATCHES,
-        durability=Durability.UNSYNCED,
         floor=0.80,
         ambition=0.95,
     ),
@@ -93,7 +77,6 @@ ROWS: tuple[Target, ...] = (
         what="JSON 1000 x 100 B, by token / open",
         subject=ACCESS_BEARER_BATCHES,
         reference=ACCESS_OPEN_BATCHES,
-        durability=Durability.UNSYNCED,
         floor=0.90,
         ambition=0.95,
     ),
@@ -111,7 +94,6 @@ ROWS: tuple[Target, ...] = (
         what="small writes beside 1,000 bad logins a second / alone",
         subject=ACCESS_STRANGERS,
         reference=ACCESS_BEARER,
-        durability=Durability.UNSYNCED,
         floor=0.70,
         ambition=0.90,
     ),
@@ -120,7 +102,6 @@ ROWS: tuple[Target, ...] = (
         what="small writes beside 1,000 bad logins a second / beside as many probes",
         subject=ACCESS_STRANGERS,
         reference=ACCESS_PROBES,
-        durability=Durability.UNSYNCED,
         floor=0.90,
         ambition=1.0,
     ),

@@ -27,7 +27,7 @@ DEMO_READ = "the demo's reader, which compares each flight"
 BARE_LOCUST = "bare locust users, requests for a second of processor"
 LOCUST = "the load test's users, requests for a second of processor"
 
-_clients = partial(Target, stage="clients")
+_clients = partial(Target, stage="clients", durability=Durability.UNSYNCED)
 _demo = partial(Target, stage="demo")
 
 ROWS: tuple[Target, ...] = (
@@ -36,7 +36,6 @@ ROWS: tuple[Target, ...] = (
         what="Python producer, send_many of 1,000 x 100 B / the same batches, finished",
         subject=PRODUCER_MANY,
         reference=READY_BATCHES,
-        durability=Durability.UNSYNCED,
         floor=0.3,
         ambition=0.6,
     ),
@@ -45,7 +44,6 @@ ROWS: tuple[Target, ...] = (
         what="the same, blocking",
         subject=PRODUCER_MANY_BLOCKING,
         reference=READY_BATCHES,
-        durability=Durability.UNSYNCED,
         floor=0.3,
         ambition=0.6,
     ),
@@ -54,7 +52,6 @@ ROWS: tuple[Target, ...] = (
         what="Python producer, send of 100 B / the same batches, finished",
         subject=PRODUCER,
         reference=READY_BATCHES,
-        durability=Durability.UNSYNCED,
         floor=0.12,
         ambition=0.6,
     ),
@@ -63,7 +60,6 @@ ROWS: tuple[Target, ...] = (
         what="the same, blocking",
         subject=PRODUCER_BLOCKING,
         reference=READY_BATCHES,
-        durability=Durability.UNSYNCED,
         floor=0.12,
         ambition=0.6,
     ),
@@ -72,7 +68,6 @@ ROWS: tuple[Target, ...] = (
         what="milena produce, lines of 100 B, its start included / the same as finished JSON",
         subject=PRODUCE_LINES,
         reference=READY_JSON,
-        durability=Durability.UNSYNCED,
         floor=0.6,
         ambition=0.8,
     ),
@@ -81,7 +76,6 @@ ROWS: tuple[Target, ...] = (
         what="milena produce of 10,000 lines, from start to end, ms",
         subject=PRODUCE_START,
         quantity=Quantity.P50,
-        durability=Durability.UNSYNCED,
         floor=600,
         ambition=300,
     ),
@@ -131,7 +125,6 @@ ROWS: tuple[Target, ...] = (
         what="requests a second of processor of the load test's users / users that check nothing",
         subject=LOCUST,
         reference=BARE_LOCUST,
-        durability=Durability.UNSYNCED,
         floor=0.5,
         ambition=0.7,
     ),

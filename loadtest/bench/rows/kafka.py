@@ -20,7 +20,7 @@ IDLE_CONNECTIONS = "1,000 idle Kafka connections"
 KAFKA_ONE = "one Kafka client, one record, acks=all"
 HTTP_ONE = "one HTTP client, one record, acks=all, the same nodes"
 
-_kafka = partial(Target, stage="kafka")
+_kafka = partial(Target, stage="kafka", durability=Durability.NONE)
 _idle = partial(Target, stage="kafka-idle", subject=IDLE_CONNECTIONS, durability=Durability.NONE)
 
 ROWS: tuple[Target, ...] = (
@@ -29,7 +29,6 @@ ROWS: tuple[Target, ...] = (
         what="Kafka fetch of 1 MB / binary fetch over HTTP",
         subject=KAFKA_FETCH,
         reference=HTTP_FETCH,
-        durability=Durability.NONE,
         floor=0.8,
         ambition=1.0,
     ),
@@ -45,7 +44,6 @@ ROWS: tuple[Target, ...] = (
         what="Kafka consumer of records written over HTTP / of those written by Kafka clients",
         subject=CONFLUENT_CONVERTED,
         reference=CONFLUENT_CONSUMER,
-        durability=Durability.NONE,
         floor=0.4,
         ambition=0.7,
     ),
@@ -64,7 +62,6 @@ ROWS: tuple[Target, ...] = (
         what="JSON fetch of records of Kafka clients / of records of HTTP clients",
         subject=JSON_V2,
         reference=JSON_COLUMNS,
-        durability=Durability.NONE,
         floor=0.8,
         ambition=1.0,
     ),
@@ -82,7 +79,6 @@ ROWS: tuple[Target, ...] = (
         what="100 classic members, first JoinGroup until all have their assignment, ms",
         subject=MEMBERS_JOIN,
         quantity=Quantity.P50,
-        durability=Durability.NONE,
         floor=2_000,
         ambition=700,
     ),

@@ -33,8 +33,8 @@ NATS_SYNC_SYNCED = "NATS JetStream R3, synced, one client"
 SINGLE_ALL_DURABLE = f"{SINGLE_ALL}, durable"
 SINGLE_LEADER_DURABLE = f"{SINGLE_LEADER}, durable"
 
-_requests = partial(Target, stage="requests")
-_batches = partial(Target, stage="batches")
+_requests = partial(Target, stage="requests", durability=Durability.DURABLE)
+_batches = partial(Target, stage="batches", durability=Durability.UNSYNCED)
 _latency = partial(Target, stage="latency", quantity=Quantity.P50, durability=Durability.UNSYNCED)
 _latency_durable = partial(
     Target, stage="latency-durable", quantity=Quantity.P50, durability=Durability.DURABLE
@@ -64,21 +64,18 @@ ROWS: tuple[Target, ...] = (
         what="the same, acks=1",
         subject=ONE_LEADER_DURABLE,
         reference=BARE,
-        durability=Durability.DURABLE,
     ),
     _requests(
         name="json-all-durable",
         what="the same, acks=all, 3 replicas",
         subject=ONE_ALL_DURABLE,
         reference=BARE,
-        durability=Durability.DURABLE,
     ),
     _requests(
         name="durable",
         what="acks=all, 64 clients, durable / unsynced",
         subject=ONE_ALL_DURABLE,
         reference=ONE_ALL,
-        durability=Durability.DURABLE,
         floor=0.4,
         ambition=0.7,
     ),
@@ -87,7 +84,6 @@ ROWS: tuple[Target, ...] = (
         what="JSON 1000 x 100 B, acks=all / NATS R3 async 100 B",
         subject=JSON_1000,
         reference=NATS_100,
-        durability=Durability.UNSYNCED,
         floor=2.5,
         ambition=4,
     ),
@@ -96,7 +92,6 @@ ROWS: tuple[Target, ...] = (
         what="v3 streams, a receipt a record of 100 B, acks=all / NATS R3 async 100 B",
         subject=STREAM_100,
         reference=NATS_100,
-        durability=Durability.UNSYNCED,
         floor=0.5,
         ambition=1.5,
     ),
@@ -105,7 +100,6 @@ ROWS: tuple[Target, ...] = (
         what="binary batches of 100 B, acks=all / NATS R3 async 100 B",
         subject=BINARY_100,
         reference=NATS_100,
-        durability=Durability.UNSYNCED,
         floor=6,
         ambition=10,
     ),
@@ -114,7 +108,6 @@ ROWS: tuple[Target, ...] = (
         what="binary batches of 1 KB, acks=all / NATS R3 async 1 KB",
         subject=BINARY_1K,
         reference=NATS_1K,
-        durability=Durability.UNSYNCED,
         floor=2.5,
         ambition=4,
     ),

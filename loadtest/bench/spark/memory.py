@@ -24,6 +24,7 @@ from time import perf_counter
 import click
 from pyspark.sql import SparkSession
 
+from loadtest.bench.measuring.process_cpu import tree
 from loadtest.bench.spark.session import VALUE_BYTES, one_node, warm_session
 from milena import sync
 
@@ -109,22 +110,14 @@ def heap_after_collection_mb(spark: SparkSession) -> float:
 def resident_mb() -> dict[str, float]:
     """Return the resident MB of the JVM, of all Python workers, and of all nodes; this process is left out."""
     found: dict[str, float] = {}
-    parents: dict[int, int] = {}
-    mine: dict[int, tuple[str, float]] = {}
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
+    for process in tree(os.getpid()):
         # The process may end while it is measured.
         with suppress(OSError, ValueError, IndexError):
-            text = (entry / "stat").read_text()
-            line = (entry / "cmdline").read_bytes().decode(errors="replace")
+            entry = Path("/proc") / str(process)
+            kind = _kind_of((entry / "cmdline").read_bytes().decode(errors="replace"))
             pages = int((entry / "statm").read_text().split()[1])
-            process = int(entry.name)
-            parents[process] = int(text[text.rindex(")") + 2 :].split()[1])
-            mine[process] = (_kind_of(line), pages * _PAGE_BYTES / 1e6)
-    for process, (kind, size) in mine.items():
-        if process != os.getpid() and _is_below(process, parents):
-            found[kind] = found.get(kind, 0.0) + size
+            if process != os.getpid():
+                found[kind] = found.get(kind, 0.0) + pages * _PAGE_BYTES / 1e6
     return found
 
 
@@ -132,14 +125,6 @@ def _kind_of(line: str) -> str:
     if "java" in line.split("\0", maxsplit=1)[0]:
         return JVM
     return WORKERS if "pyspark" in line else NODE
-
-
-def _is_below(process: int, parents: dict[int, int]) -> bool:
-    while process > 1:
-        if process == os.getpid():
-            return True
-        process = parents.get(process, 0)
-    return False
 
 
 @click.command(context_settings={"show_default": True})

@@ -49,12 +49,14 @@ async def clients(plan: BenchPlan, stack: AsyncExitStack, rounds: Rounds) -> lis
     urls = await subject.leader_urls("plain")
     pids, url = subject.pids, urls[0]
     return [
-        bare_client(clients_rows.READY_BATCHES, _batches(urls, "plain"), 1, pids),
+        bare_client(
+            clients_rows.READY_BATCHES, batches(urls, "plain", records=BATCH_RECORDS), 1, pids
+        ),
         bare_client(clients_rows.READY_JSON, _json(urls, "plain"), JSON_CONNECTIONS, pids),
-        _sending(clients_rows.PRODUCER, url, _send, pids),
-        _sending(clients_rows.PRODUCER_BLOCKING, url, _send_blocking, pids),
-        _sending(clients_rows.PRODUCER_MANY, url, _send_many, pids),
-        _sending(clients_rows.PRODUCER_MANY_BLOCKING, url, _send_many_blocking, pids),
+        sending(clients_rows.PRODUCER, url, _send, pids),
+        sending(clients_rows.PRODUCER_BLOCKING, url, _send_blocking, pids),
+        sending(clients_rows.PRODUCER_MANY, url, send_many, pids),
+        sending(clients_rows.PRODUCER_MANY_BLOCKING, url, _send_many_blocking, pids),
         *commands.producing("plain", url, plan.directory, pids),
         *await commands.consuming(subject, url, partitions=PARTITIONS),
         _locust(
@@ -90,21 +92,13 @@ async def spread(asks: Sequence[tuple[str, Ask]], *, connections: int, seconds: 
     turns = await asyncio.gather(
         *(http_turn(url, ask, connections=connections, seconds=seconds) for url, ask in asks)
     )
-    return Turn(
-        latencies_s=[latency_s for turn in turns for latency_s in turn.latencies_s],
-        units=sum(turn.units for turn in turns),
-        seconds=max(turn.seconds for turn in turns),
-    )
+    return Turn.together(turns)
 
 
-def _batches(urls: Sequence[str], topic: str) -> list[tuple[str, Ask]]:
+def batches(urls: Sequence[str], topic: str, *, records: int) -> list[tuple[str, Ask]]:
+    """Return writes of encoded batches with acks=all for the leaders of a topic's partitions, which have these URLs."""
     return [
-        (
-            url,
-            batch_ask(
-                url, topic, records=BATCH_RECORDS, size=SMALL, acks="all", partition=partition
-            ),
-        )
+        (url, batch_ask(url, topic, records=records, size=SMALL, acks="all", partition=partition))
         for partition, url in enumerate(urls)
     ]
 
@@ -130,10 +124,12 @@ def bare_client(
 # -- the client ----------------------------------------------------------------------------------------
 
 
-def _sending(name: str, url: str, sending: Sending, pids: tuple[int, ...]) -> Contender:
+def sending(name: str, url: str, send: Sending, pids: tuple[int, ...]) -> Contender:
+    """Return a contender that sends records with a producer, which it makes for each turn."""
+
     async def turn(seconds: float) -> Turn:
         began_s = perf_counter()
-        count = await sending(url, seconds)
+        count = await send(url, seconds)
         took_s = perf_counter() - began_s
         return Turn(latencies_s=[took_s], units=count, seconds=took_s)
 
@@ -150,7 +146,8 @@ async def _send(url: str, seconds: float) -> int:
     return count
 
 
-async def _send_many(url: str, seconds: float) -> int:
+async def send_many(url: str, seconds: float) -> int:
+    """Send lists of records to the topic "plain" with the Python producer; return how many records."""
     values = [_VALUE] * LIST_RECORDS
     count, ends_s = 0, perf_counter() + seconds
     async with Client(url) as client, client.producer() as producer:

@@ -6,7 +6,7 @@ reads the same records for comparison, and prints none.
 
 import asyncio
 import sys
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from itertools import count
 from pathlib import Path
 from time import perf_counter
@@ -106,11 +106,19 @@ def _command(
             raise HttpLoadError(f"milena: {said.decode(errors='replace')[-300:]}")
         return perf_counter() - began_s
 
+    return repeated(name, once, lines, pids)
+
+
+def repeated(
+    name: str, once: Callable[[], Awaitable[float]], count: int, pids: tuple[int, ...]
+) -> Contender:
+    """Return a contender that repeats ``once``, which processes ``count`` records and returns its seconds."""
+
     async def turn(seconds: float) -> Turn:
         latencies_s = [await once()]
         while sum(latencies_s) < seconds:
             latencies_s.append(await once())
         took_s = sum(latencies_s)
-        return Turn(latencies_s=latencies_s, units=lines * len(latencies_s), seconds=took_s)
+        return Turn(latencies_s=latencies_s, units=count * len(latencies_s), seconds=took_s)
 
     return Contender(name=name, turn=turn, pids=pids)

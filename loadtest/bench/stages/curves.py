@@ -22,7 +22,7 @@ from loadtest.bench.reports.curves import (
     TURNS,
 )
 from loadtest.bench.servers.subject import Subject, batch_ask, json_ask
-from loadtest.bench.stages.clients import bare_client
+from loadtest.bench.stages.clients import bare_client, batches
 from loadtest.bench.stages.produce import SMALL, start_milena
 from loadtest.bench.stages.reading import stored_topic
 
@@ -76,15 +76,7 @@ async def _into(
     """Return a contender that writes encoded batches into its own topic; ``replicas`` is that of ``create_topic``."""
     topic = f"spread-{partitions}-{replicas or 'all'}"
     await subject.create_topic(topic, is_durable=False, partitions=partitions, replicas=replicas)
-    asks = [
-        (
-            url,
-            batch_ask(
-                url, topic, records=_SPREAD_RECORDS, size=SMALL, acks="all", partition=partition
-            ),
-        )
-        for partition, url in enumerate(await subject.leader_urls(topic))
-    ]
+    asks = batches(await subject.leader_urls(topic), topic, records=_SPREAD_RECORDS)
     return bare_client(name, asks, SPREAD_CLIENTS // partitions, subject.pids)
 
 

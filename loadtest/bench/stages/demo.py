@@ -6,7 +6,6 @@ which reads the same records and does not inspect them.
 """
 
 import time
-from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from copy import deepcopy
 from time import perf_counter
@@ -14,13 +13,13 @@ from time import perf_counter
 import aiohttp
 
 from loadtest.bench.clients.http_load import Ask, HttpLoadError
-from loadtest.bench.measuring.rounds import Contender, Turn
+from loadtest.bench.measuring.rounds import Contender
 from loadtest.bench.measuring.samples import Rounds
 from loadtest.bench.plan import BenchPlan
 from loadtest.bench.rows import clients as clients_rows
 from loadtest.bench.servers.subject import Subject, encoded_ask
 from loadtest.bench.stages.clients import bare_client
-from loadtest.bench.stages.commands import reader
+from loadtest.bench.stages.commands import reader, repeated
 from loadtest.bench.stages.produce import start_milena
 from loadtest.demo import BATCH_BYTES, PARTITIONS
 from loadtest.judging.tally import Tally
@@ -99,7 +98,7 @@ def _writer(subject: Subject, urls: list[str], source: Source) -> Contender:
         await _write(urls, WRITTEN, source)
         return perf_counter() - began_s
 
-    return _over_and_over(clients_rows.DEMO_WRITE, once, source.count, subject.pids)
+    return repeated(clients_rows.DEMO_WRITE, once, source.count, subject.pids)
 
 
 def _checker(subject: Subject, urls: list[str], source: Source, written: Tally) -> Contender:
@@ -124,22 +123,4 @@ def _checker(subject: Subject, urls: list[str], source: Source, written: Tally) 
             raise HttpLoadError(problems)
         return took_s
 
-    return _over_and_over(clients_rows.DEMO_READ, once, source.count, subject.pids)
-
-
-def _over_and_over(
-    name: str, once: Callable[[], Awaitable[float]], count: int, pids: tuple[int, ...]
-) -> Contender:
-    """Return a contender that repeats ``once``, which processes ``count`` records and returns its seconds."""
-
-    async def turn(seconds: float) -> Turn:
-        latencies_s = [await once()]
-        while sum(latencies_s) < seconds:
-            latencies_s.append(await once())
-        return Turn(
-            latencies_s=latencies_s,
-            units=count * len(latencies_s),
-            seconds=sum(latencies_s),
-        )
-
-    return Contender(name=name, turn=turn, pids=pids)
+    return repeated(clients_rows.DEMO_READ, once, source.count, subject.pids)

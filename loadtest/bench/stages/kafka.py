@@ -24,11 +24,10 @@ from loadtest.bench.plan import BenchPlan
 from loadtest.bench.rows import kafka as kafka_rows
 from loadtest.bench.servers.subject import Subject, json_ask
 from loadtest.bench.stages import kafka_transactions
-from loadtest.bench.stages.clients import LIST_RECORDS
+from loadtest.bench.stages.clients import LIST_RECORDS, send_many, sending
 from loadtest.bench.stages.produce import SMALL
 from loadtest.bench.stages.reading import FETCH_BYTES, stored_topic
 from loadtest.bench.stages.transactions import commit_for
-from milena.client import Client
 
 _VALUE = b"x" * SMALL
 _BATCH_RECORDS = 640
@@ -141,9 +140,7 @@ async def kafka(plan: BenchPlan, stack: AsyncExitStack, rounds: Rounds) -> list[
         on_thread(kafka_rows.KAFKA_ONE, lambda s: _one_turn(single, s)),
         on_thread(kafka_rows.HTTP_ONE, lambda s: one_client.http_turn(single_url, one_ask, s)),
         on_thread(kafka_rows.CONFLUENT_PRODUCER, lambda s: _confluent_send(bootstrap, s)),
-        Contender(
-            name=kafka_rows.HTTP_PRODUCER, turn=lambda s: _send_many(plain_url, s), pids=pids
-        ),
+        sending(kafka_rows.HTTP_PRODUCER, plain_url, send_many, pids),
         on_thread(
             kafka_rows.CONFLUENT_CONSUMER,
             lambda s: _confluent_read(bootstrap, "kafka-stored", stored_count, s),
@@ -248,17 +245,6 @@ def _confluent_send(bootstrap: str, seconds: float) -> Turn:
         producer.poll(0)
     if producer.flush(_PATIENCE_S):
         raise HttpLoadError("records of confluent-kafka were not acknowledged in time")
-    took_s = perf_counter() - began_s
-    return Turn(latencies_s=[took_s], units=count, seconds=took_s)
-
-
-async def _send_many(url: str, seconds: float) -> Turn:
-    values = [_VALUE] * LIST_RECORDS
-    count, began_s = 0, perf_counter()
-    async with Client(url) as client, client.producer() as producer:
-        while perf_counter() - began_s < seconds:
-            await producer.send_many("plain", values)
-            count += LIST_RECORDS
     took_s = perf_counter() - began_s
     return Turn(latencies_s=[took_s], units=count, seconds=took_s)
 

@@ -24,12 +24,7 @@ _VALUE = b"x" * SMALL
 def side_by_side(work: Callable[[int], Turn]) -> Turn:
     """Do the work of each producer on a thread; return the turn of all together. ``work`` takes their numbers."""
     with ThreadPoolExecutor(PRODUCERS) as threads:
-        turns = list(threads.map(work, range(PRODUCERS)))
-    return Turn(
-        latencies_s=[latency_s for turn in turns for latency_s in turn.latencies_s],
-        units=sum(turn.units for turn in turns),
-        seconds=max(turn.seconds for turn in turns),
-    )
+        return Turn.together(list(threads.map(work, range(PRODUCERS))))
 
 
 def commit_for(address: str, topic: str, name: str, seconds: float) -> Turn:

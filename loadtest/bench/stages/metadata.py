@@ -10,8 +10,8 @@ from loadtest.bench.measuring.samples import Rounds
 from loadtest.bench.plan import BenchPlan
 from loadtest.bench.rows import cluster as cluster_rows
 from loadtest.bench.rows import produce as produce_rows
-from loadtest.bench.servers.peers import PeerMissingError, etcd_cluster
-from loadtest.bench.stages.produce import CLIENTS, bare, http_contender, start_milena
+from loadtest.bench.servers.peers import etcd_cluster
+from loadtest.bench.stages.produce import CLIENTS, bare, http_contender, start_milena, start_peer
 from milena.cluster.admin import AdminClient
 
 ALTERED = "altered"
@@ -58,14 +58,9 @@ async def config_ask(url: str) -> Ask:
 
 
 async def _etcd(plan: BenchPlan, stack: AsyncExitStack, rounds: Rounds) -> list[Contender]:
-    if not plan.has_peers:
-        return []
     names = {cluster_rows.ETCD_ONE: 1, cluster_rows.ETCD_MANY: CLIENTS}
-    try:
-        etcd = stack.enter_context(etcd_cluster(plan.directory / "etcd"))
-    except PeerMissingError as error:
-        for name in names:
-            rounds.failures[name] = str(error)
+    etcd = start_peer(plan, stack, rounds, names, etcd_cluster(plan.directory / "etcd"))
+    if etcd is None:
         return []
     url = await etcd.leader_url()
     body = {

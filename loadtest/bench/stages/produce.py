@@ -3,9 +3,10 @@
 import asyncio
 import os
 import ssl
-from collections.abc import Mapping
-from contextlib import AsyncExitStack
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager, AsyncExitStack
 from time import perf_counter
+from typing import TypeVar
 
 from loadtest.bench.clients import one_client
 from loadtest.bench.clients.http_load import Ask, encode_request
@@ -31,6 +32,8 @@ SMALL, LARGE = 100, 1024
 BATCH_BYTES = 1 << 20
 _AWAKE_DEVICE = "/dev/cpu_dma_latency"
 _AWAKE_SETTINGS = {"MILENA_CPU_AWAKE_MS": "10"}
+
+T = TypeVar("T")
 
 
 def http_contender(
@@ -133,7 +136,8 @@ async def _v3_streams(subject: Subject, url: str, topic: str) -> Contender:
 
 def _nats_async(plan: BenchPlan, stack: AsyncExitStack, rounds: Rounds) -> list[Contender]:
     names = {produce_rows.NATS_100: SMALL, produce_rows.NATS_1K: LARGE}
-    nats = start_nats(plan, stack, rounds, *names, is_synced=False)
+    peer = nats_cluster(plan.directory / "nats", is_synced=False)
+    nats = start_peer(plan, stack, rounds, names, peer)
     if nats is None:
         return []
 
@@ -153,17 +157,23 @@ def _nats_async(plan: BenchPlan, stack: AsyncExitStack, rounds: Rounds) -> list[
     return [contender(name, size) for name, size in names.items()]
 
 
-def start_nats(
-    plan: BenchPlan, stack: AsyncExitStack, rounds: Rounds, *contenders: str, is_synced: bool
-) -> NatsCluster | None:
-    """Start a NATS cluster, which leaving the stack kills. If NATS is missing, note that and return None."""
+def start_peer(
+    plan: BenchPlan,
+    stack: AsyncExitStack,
+    rounds: Rounds,
+    contenders: Iterable[str],
+    peer: AbstractContextManager[T],
+) -> T | None:
+    """Start a peer, which leaving the stack kills; None if the plan has no peers, or its program is missing.
+
+    If the program is missing, the failure of these contenders is noted.
+    """
     if not plan.has_peers:
         return None
     try:
-        return stack.enter_context(nats_cluster(plan.directory / "nats", is_synced=is_synced))
+        return stack.enter_context(peer)
     except PeerMissingError as error:
-        for name in contenders:
-            rounds.failures[name] = str(error)
+        rounds.failures.update(dict.fromkeys(contenders, str(error)))
         return None
 
 
@@ -216,7 +226,8 @@ async def _latency(
         ("PUT", produce_rows.BARE_SYNCED_ONE) if is_durable else ("POST", produce_rows.BARE_ONE)
     )
     contenders = await bare(plan, stack, method, {bare_name: 1})
-    nats = start_nats(plan, stack, rounds, nats_name, is_synced=is_durable)
+    peer = nats_cluster(plan.directory / "nats", is_synced=is_durable)
+    nats = start_peer(plan, stack, rounds, [nats_name], peer)
     if nats is not None:
         contenders.append(_nats_each(nats_name, nats))
     for subject, acks_of in clusters:

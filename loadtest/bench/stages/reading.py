@@ -10,15 +10,9 @@ from loadtest.bench.measuring.rounds import Contender, Turn
 from loadtest.bench.measuring.samples import Rounds
 from loadtest.bench.plan import BenchPlan
 from loadtest.bench.rows import reading as reading_rows
-from loadtest.bench.servers.peers import (
-    NatsCluster,
-    PeerMissingError,
-    bare_server,
-    listening,
-    nginx,
-)
+from loadtest.bench.servers.peers import NatsCluster, bare_server, listening, nats_cluster, nginx
 from loadtest.bench.servers.subject import Subject, batch_ask, fetch_ask, http_turn
-from loadtest.bench.stages.produce import SMALL, http_contender, start_milena, start_nats
+from loadtest.bench.stages.produce import SMALL, http_contender, start_milena, start_peer
 from milena.client import Client
 from milena.records import StartAt
 
@@ -75,13 +69,11 @@ async def _copier(plan: BenchPlan, stack: AsyncExitStack, size: int) -> list[Con
 async def _nginx(
     plan: BenchPlan, stack: AsyncExitStack, rounds: Rounds, size: int
 ) -> list[Contender]:
-    if not plan.has_peers:
+    peer = nginx(plan.directory / "nginx", b"x" * size)
+    started = start_peer(plan, stack, rounds, [reading_rows.NGINX], peer)
+    if started is None:
         return []
-    try:
-        url, pids = stack.enter_context(nginx(plan.directory / "nginx", b"x" * size))
-    except PeerMissingError as error:
-        rounds.failures[reading_rows.NGINX] = str(error)
-        return []
+    url, pids = started
     await listening(int(url.rpartition(":")[2]), "nginx")
     ask = Ask(requests=[encode_request(url, "GET", "/content")], units=size / _MB)
     return [http_contender(reading_rows.NGINX, url, ask, connections=FETCH_CLIENTS, pids=pids)]
@@ -108,7 +100,8 @@ async def consumer(plan: BenchPlan, stack: AsyncExitStack, rounds: Rounds) -> li
         _reader(reading_rows.CONSUMER_EACH, url, stored, subject.pids, is_each=True),
         _member(url, stored, subject.pids),
     ]
-    nats = start_nats(plan, stack, rounds, reading_rows.NATS_PULL, is_synced=False)
+    peer = nats_cluster(plan.directory / "nats", is_synced=False)
+    nats = start_peer(plan, stack, rounds, [reading_rows.NATS_PULL], peer)
     if nats is not None:
         contenders.append(await _nats_pull(nats))
     return contenders
