@@ -1,45 +1,31 @@
 """The objects with which a consumer reads one subscription or assignment. They start and end together."""
 
 from collections.abc import Callable
-from typing import Protocol
+from dataclasses import dataclass
 
-from milena.cluster.metadata import Listener
+from milena.cluster.metadata import MetadataCache
+from milena.cluster.transport import ClusterTransport
 from milena.cluster.view import ClusterView
 from milena.consuming.assignment import Assignment, StandaloneAssignment
 from milena.consuming.feeds import Feeds
-from milena.consuming.group import GroupLink, GroupPort, OffsetCommits
+from milena.consuming.group import GroupLink, OffsetCommits
+from milena.consuming.group_calls import GroupCalls
 from milena.consuming.membership import GroupMembership
 from milena.consuming.options import ConsumerOptions, Subscription
 from milena.consuming.rebalance import Rebalancer
 from milena.errors import ClientError, TargetNotFoundError
 from milena.model.clock import Clock
-from milena.reading.reader import FetchPort
 from milena.records import TopicPartition
 
 
-class TopicsPort(Protocol):
-    """Metadata of ``milena.cluster.metadata`` that a consumer needs."""
-
-    def mark_stale(self, topic: str | None = None) -> None:
-        """Note that the metadata led to a failure, and must be fetched again before the next use."""
-
-    def listen(self, listener: Listener) -> Callable[[], None]:
-        """Call ``listener`` with each new view; return a function that removes the listener."""
-
-    async def partition_count(self, name: str) -> int:
-        """Return the number of a topic's partitions."""
-
-
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerPorts:
     """The interfaces that a consumer calls."""
 
-    def __init__(
-        self, *, calls: GroupPort, transport: FetchPort, metadata: TopicsPort, clock: Clock
-    ) -> None:
-        self.calls = calls
-        self.transport = transport
-        self.metadata = metadata
-        self.clock = clock
+    calls: GroupCalls
+    transport: ClusterTransport
+    metadata: MetadataCache
+    clock: Clock
 
 
 class ActiveSubscription:

@@ -4,12 +4,14 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
+from milena.cluster.metadata import MetadataCache
+from milena.cluster.transport import ClusterTransport
 from milena.consuming.feed import Feed
 from milena.consuming.options import ConsumerOptions
 from milena.errors import TargetNotFoundError
 from milena.model.clock import Clock
 from milena.reading.cursor import ReadPlan
-from milena.reading.reader import FetchPort, PartitionReader, ReaderMetadataPort
+from milena.reading.reader import PartitionReader
 from milena.records import ConsumedRecord, Position, TopicPartition
 
 FETCH_BYTES_MIN = 64 << 10
@@ -30,8 +32,8 @@ class Feeds:
         self,
         options: ConsumerOptions,
         *,
-        transport: FetchPort,
-        metadata: ReaderMetadataPort,
+        transport: ClusterTransport,
+        metadata: MetadataCache,
         clock: Clock,
         on_news: Callable[[], None],
     ) -> None:

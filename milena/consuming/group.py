@@ -11,11 +11,10 @@ Temporary failures (a coordinator that crashed, an election) are retried at grow
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Coroutine, Mapping
 
 from milena.cluster.first_of import first_of
-from milena.cluster.group_views import GroupOffset
+from milena.consuming.group_calls import GroupCalls
 from milena.consuming.membership import Beat, BeatAnswer, GroupMembership
 from milena.consuming.options import ConsumerOptions
 from milena.errors import (
@@ -48,28 +47,6 @@ LEAVE_MS = 3_000
 """The timeout of the heartbeat that leaves the group, in ms. If it fails, the session timeout removes the member."""
 
 
-class GroupPort(Protocol):
-    """Calls of ``milena.consuming.group_calls`` that a consumer needs."""
-
-    async def heartbeat(self, group: str, beat: Beat, *, session_ms: int) -> BeatAnswer:
-        """Send a heartbeat that joins, stays in or leaves the group."""
-
-    async def commit(
-        self,
-        group: str,
-        offsets: Mapping[TopicPartition, int],
-        *,
-        member_id: str | None,
-        member_epoch: int | None,
-    ) -> None:
-        """Commit all of these offsets, or none."""
-
-    async def committed(
-        self, group: str, topics: Sequence[str] | None = None
-    ) -> dict[TopicPartition, GroupOffset]:
-        """Return committed offsets."""
-
-
 class GroupLink:
     """Send the heartbeats of one member.
 
@@ -82,7 +59,7 @@ class GroupLink:
         membership: GroupMembership,
         *,
         options: ConsumerOptions,
-        calls: GroupPort,
+        calls: GroupCalls,
         clock: Clock,
         on_change: Callable[[], None],
     ) -> None:
@@ -291,7 +268,7 @@ class OffsetCommits:
     """Commit offsets for a group, one commit at a time, so that an older commit never overwrites a newer one."""
 
     def __init__(
-        self, group: str, *, calls: GroupPort, clock: Clock, link: GroupLink | None
+        self, group: str, *, calls: GroupCalls, clock: Clock, link: GroupLink | None
     ) -> None:
         self._group = group
         self._calls = calls

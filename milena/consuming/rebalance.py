@@ -14,7 +14,8 @@ from inspect import isawaitable
 from milena.cluster.group_views import GroupOffset
 from milena.consuming.assignment import Assignment
 from milena.consuming.feeds import Feeds
-from milena.consuming.group import GroupLink, GroupPort, OffsetCommits
+from milena.consuming.group import GroupLink, OffsetCommits
+from milena.consuming.group_calls import GroupCalls
 from milena.consuming.options import ConsumerOptions, RebalanceListener
 from milena.errors import ClientError, is_worth_another_try
 from milena.model.clock import Clock
@@ -33,7 +34,7 @@ class Rebalancer:
         *,
         assignment: Assignment,
         feeds: Feeds,
-        calls: GroupPort,
+        calls: GroupCalls,
         clock: Clock,
         commits: OffsetCommits | None,
         link: GroupLink | None,

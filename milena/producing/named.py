@@ -9,9 +9,9 @@ the number that it reads then is final. It does not depend on the partitions and
 """
 
 from collections.abc import Sequence
-from typing import Protocol, Self
+from typing import Self
 
-from milena.cluster.group_views import GroupView
+from milena.cluster.admin import AdminClient
 from milena.errors import BadRecordError, ProducerFencedError, TargetNotFoundError
 from milena.producing.deliveries import Deliveries
 from milena.producing.transaction import TransactionalProducer
@@ -21,13 +21,6 @@ GROUP_PREFIX = "producer-"
 """The prefix of a producer's group. The group's offset is the number of records that are written."""
 NAME_LENGTH_MAX = 255 - len(GROUP_PREFIX)
 """The longest name of a producer: names of groups have at most 255 characters."""
-
-
-class CommittedPort(Protocol):
-    """The part of ``milena.cluster.admin`` that a named producer needs."""
-
-    async def group(self, group_id: str) -> GroupView:
-        """Return one group from the quorum's present state."""
 
 
 def check_name(name: str) -> None:
@@ -66,7 +59,7 @@ class NamedProducer:
     """
 
     def __init__(
-        self, transactions: TransactionalProducer, *, name: str, topic: str, groups: CommittedPort
+        self, transactions: TransactionalProducer, *, name: str, topic: str, groups: AdminClient
     ) -> None:
         check_name(name)
         self.name = name

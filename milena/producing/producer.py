@@ -20,6 +20,7 @@ from random import Random
 from types import TracebackType
 from typing import Protocol, Self, TypeVar
 
+from milena.cluster.metadata import MetadataCache
 from milena.errors import (
     BadRecordError,
     BufferFullError,
@@ -43,9 +44,9 @@ from milena.producing.record_checks import (
     keyless,
     too_large,
 )
-from milena.producing.sender import AppendPort, LeaderPort, Sender
+from milena.producing.sender import AppendPort, Sender
 from milena.producing.serializers import plain_bytes, serialize
-from milena.producing.topic_placements import TopicMakerPort, TopicPlacements, TopicPort
+from milena.producing.topic_placements import TopicMakerPort, TopicPlacements
 from milena.records import Headers
 
 T = TypeVar("T")
@@ -62,10 +63,6 @@ class Needs(Enum):
 
     TOPIC = "the topic's partitions are not known"
     ROOM = "the buffer is full"
-
-
-class ProducerMetadataPort(LeaderPort, TopicPort, Protocol):
-    """Metadata of ``milena.cluster.metadata`` that the producer needs."""
 
 
 class ProducerCallsPort(AppendPort, TopicMakerPort, Protocol):
@@ -98,7 +95,7 @@ class Producer(Hinting, hints="Producer"):
         options: ProducerOptions,
         *,
         transport: ProducerCallsPort,
-        metadata: ProducerMetadataPort,
+        metadata: MetadataCache,
         clock: Clock,
         chance: Random,
     ) -> None:

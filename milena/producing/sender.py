@@ -26,6 +26,7 @@ from collections.abc import Sequence
 from random import Random
 from typing import Protocol
 
+from milena.cluster.metadata import MetadataCache
 from milena.cluster.transport import AppendAnswer
 from milena.errors import (
     AnswerError,
@@ -82,19 +83,6 @@ class AppendPort(Protocol):
         """Return a new producer id."""
 
 
-class LeaderPort(Protocol):
-    """Metadata of ``milena.cluster.metadata`` that the sender needs."""
-
-    def leader_epoch(self, topic: str, partition: int) -> int | None:
-        """Return the leader epoch in the current metadata; None if it is unknown."""
-
-    def mark_stale(self, topic: str | None = None) -> None:
-        """Note that the metadata may have changed."""
-
-    async def refresh(self) -> None:
-        """Fetch the metadata now."""
-
-
 class ShipmentPort(Protocol):
     """The object to which the sender reports the results of shipments: the producer."""
 
@@ -115,7 +103,7 @@ class Sender:
         options: ProducerOptions,
         *,
         transport: AppendPort,
-        leaders: LeaderPort,
+        leaders: MetadataCache,
         shipments: ShipmentPort,
         clock: Clock,
         chance: Random,

@@ -3,11 +3,11 @@
 Any thread may call ``get``; all other methods are called on the loop's thread.
 """
 
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 from random import Random
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
+from milena.cluster.metadata import MetadataCache
 from milena.cluster.view import ClusterView, TopicView
 from milena.errors import (
     BadRecordError,
@@ -22,21 +22,8 @@ from milena.producing.partitioner import Topology
 from milena.producing.placement import TopicPlacement
 from milena.producing.retry import Backoff
 
-
-class TopicPort(Protocol):
-    """Metadata of ``milena.cluster.metadata`` that placements need."""
-
-    async def view(self) -> ClusterView:
-        """Return the view of the cluster."""
-
-    async def topic(self, name: str) -> TopicView:
-        """Return the view of a topic."""
-
-    async def refresh(self) -> None:
-        """Fetch the metadata now."""
-
-    def listen(self, listener: Callable[[ClusterView], None]) -> Callable[[], None]:
-        """Call ``listener`` with each new view; return a function that removes the listener."""
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 class TopicMakerPort(Protocol):
@@ -53,7 +40,7 @@ class TopicPlacements:
         self,
         options: ProducerOptions,
         *,
-        metadata: TopicPort,
+        metadata: MetadataCache,
         maker: TopicMakerPort,
         accumulator: Accumulator,
         lock: AbstractContextManager[bool],

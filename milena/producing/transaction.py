@@ -7,12 +7,13 @@ transaction also begins the next one under the same transactional id.
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from random import Random
 from types import TracebackType
 from typing import Protocol, Self, TypeVar
 
-from milena.cluster.transport import AppendAnswer, MemberOffsets, WrittenPart
+from milena.cluster.metadata import MetadataCache
+from milena.cluster.transport import AppendAnswer, ClusterTransport, MemberOffsets, WrittenPart
 from milena.errors import (
     AnswerError,
     ClientError,
@@ -25,7 +26,7 @@ from milena.model.clock import Clock
 from milena.model.types import PRODUCER_EPOCH_MAX
 from milena.producing.batching import Shipment
 from milena.producing.options import ProducerOptions
-from milena.producing.producer import Producer, ProducerMetadataPort
+from milena.producing.producer import Producer
 from milena.producing.retry import UNKNOWN
 from milena.records import Acks, ProducerIdentity, TopicPartition
 
@@ -41,44 +42,6 @@ RETRY_MS = 100
 
 TRANSACTION_CHANGED = 40928
 """Error code: the commit named other records than the partitions hold; the transaction is still open."""
-
-
-class TransactionCallsPort(Protocol):
-    """Calls of ``milena.cluster.transport`` that a transaction needs."""
-
-    async def append(
-        self,
-        topic: str,
-        partition: int,
-        batch: bytes,
-        *,
-        acks: Acks,
-        timeout_ms: int,
-        if_match: int | None,
-        transaction: str | None = None,
-    ) -> AppendAnswer:
-        """Make one attempt to append."""
-
-    async def can_make_topic(self, topic: str) -> bool:
-        """Return whether a topic is there now."""
-
-    async def begin_transaction(
-        self, transactional_id: str, *, timeout_ms: int
-    ) -> ProducerIdentity:
-        """Begin the id's next transaction."""
-
-    async def commit_transaction(
-        self,
-        identity: ProducerIdentity,
-        parts: Mapping[TopicPartition, WrittenPart],
-        offsets: Sequence[MemberOffsets],
-        *,
-        until_visible: bool,
-    ) -> int:
-        """Commit the transaction; return the next transaction's epoch."""
-
-    async def abort_transaction(self, identity: ProducerIdentity) -> int:
-        """Abort the transaction; return the next transaction's epoch."""
 
 
 class ConsumerSettings(Protocol):
@@ -119,7 +82,7 @@ class TransactionalId:
     """A transactional id, and the identity of its next transaction, once known. One program uses an id at a time."""
 
     def __init__(
-        self, name: str, *, timeout_ms: int, until_visible: bool, calls: TransactionCallsPort
+        self, name: str, *, timeout_ms: int, until_visible: bool, calls: ClusterTransport
     ) -> None:
         self.name = name
         self.timeout_ms = timeout_ms
@@ -247,7 +210,7 @@ class Transaction(Producer):
         owner: TransactionalId,
         options: ProducerOptions,
         *,
-        metadata: ProducerMetadataPort,
+        metadata: MetadataCache,
         clock: Clock,
         chance: Random,
     ) -> None:
@@ -471,7 +434,7 @@ class TransactionalProducer:
         owner: TransactionalId,
         options: ProducerOptions,
         *,
-        metadata: ProducerMetadataPort,
+        metadata: MetadataCache,
         clock: Clock,
         chance: Random,
     ) -> None:

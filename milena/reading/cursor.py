@@ -14,8 +14,8 @@ exactly the next offset, from any node.
 
 from dataclasses import dataclass
 from enum import Enum, unique
-from typing import Protocol
 
+from milena.cluster.transport import FetchAnswer
 from milena.errors import UnexpectedAnswerError, UnreadableOffsetError
 from milena.model.batch.decode import iterate_batches
 from milena.records import FetchedChunk, LastN, Position, StartAt, check_position
@@ -31,38 +31,6 @@ class OnOutOfRange(Enum):
     FAIL = "fail"
     EARLIEST = "earliest"
     LATEST = "latest"
-
-
-class FetchedData(Protocol):
-    """The fields of a response to a fetch that the cursor uses."""
-
-    @property
-    def data(self) -> bytes:
-        """Whole stored batches."""
-
-    @property
-    def start_offset(self) -> int:
-        """The offset to which the requested position was resolved."""
-
-    @property
-    def next_offset(self) -> int:
-        """The offset from which the client should fetch next, as the node says."""
-
-    @property
-    def high_watermark(self) -> int:
-        """The first offset that is not committed."""
-
-    @property
-    def readable_end(self) -> int:
-        """The exclusive end of what may be read: the last stable offset."""
-
-    @property
-    def log_start_offset(self) -> int:
-        """The first readable offset."""
-
-    @property
-    def topic_tag(self) -> str:
-        """The first digits of the topic's id; empty if the node does not report them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +100,7 @@ class ReadCursor:
         """True if everything up to the end has been given out."""
         return self.end is not None and isinstance(self.position, int) and self.position >= self.end
 
-    def pin(self, answer: FetchedData) -> None:
+    def pin(self, answer: FetchAnswer) -> None:
         """Set the start or the end of reading by the partition's current end, from the response to ``pin_at``.
 
         Raises:
@@ -155,7 +123,7 @@ class ReadCursor:
         elif isinstance(start, int) and start > end and not self.plan.is_following:
             self.go_into_range(answer.log_start_offset, answer.high_watermark)
 
-    def locate(self, answer: FetchedData) -> None:
+    def locate(self, answer: FetchAnswer) -> None:
         """Set the position to the start of the response, and ignore its records.
 
         Raises:
@@ -165,7 +133,7 @@ class ReadCursor:
         self._is_of_another(answer)
         self.position = answer.start_offset
 
-    def take(self, answer: FetchedData) -> FetchedChunk | None:
+    def take(self, answer: FetchAnswer) -> FetchedChunk | None:
         """Return the readable part of a response to a fetch from ``position``, and move behind it.
 
         Return None if the response has no readable records.
@@ -234,7 +202,7 @@ class ReadCursor:
         self.skipped += max(0, target - self.position)
         self.position = target
 
-    def _is_of_another(self, answer: FetchedData) -> bool:
+    def _is_of_another(self, answer: FetchAnswer) -> bool:
         """Return whether the response comes from a new topic, which replaced the deleted one of the same name.
 
         Raises:
@@ -252,7 +220,7 @@ class ReadCursor:
         self._former_tags.add(before)
         return True
 
-    def _begin_again(self, answer: FetchedData) -> None:
+    def _begin_again(self, answer: FetchAnswer) -> None:
         """Continue in the new topic at the start or end, by the policy, because the position was one of the old topic.
 
         Raises:
@@ -273,7 +241,7 @@ class ReadCursor:
         self.position = answer.log_start_offset if is_earliest else answer.readable_end
         self.high_watermark, self.readable_end = answer.high_watermark, answer.readable_end
 
-    def _check_bounds(self, answer: FetchedData) -> None:
+    def _check_bounds(self, answer: FetchAnswer) -> None:
         start, end, high_watermark = (
             answer.log_start_offset,
             answer.readable_end,
@@ -290,7 +258,7 @@ class ReadCursor:
         self.high_watermark = max(self.high_watermark, high_watermark)
         self.readable_end = max(self.readable_end, end)
 
-    def _start_of(self, answer: FetchedData) -> int:
+    def _start_of(self, answer: FetchAnswer) -> int:
         """Return the response's start offset; if the reader requested a number, the offset must be the same."""
         if isinstance(self.position, int) and answer.start_offset != self.position:
             raise UnexpectedAnswerError(
@@ -320,7 +288,7 @@ class ReadCursor:
             )
         return span
 
-    def _past_hole(self, answer: FetchedData, start: int, limit: int) -> int:
+    def _past_hole(self, answer: FetchAnswer, start: int, limit: int) -> int:
         """Return the offset at which to continue after a response without batches, because compaction left a gap."""
         if answer.next_offset < start:
             raise UnexpectedAnswerError(

@@ -11,8 +11,10 @@ failures (a leader that crashed, an election, an overloaded node) are retried at
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from typing import Protocol, Self
+from typing import Self
 
+from milena.cluster.metadata import MetadataCache
+from milena.cluster.transport import ClusterTransport, FetchAnswer
 from milena.errors import (
     ClientClosedError,
     ClientError,
@@ -24,7 +26,7 @@ from milena.errors import (
 from milena.model.clock import Clock
 from milena.model.errors import CorruptBatchError
 from milena.reading.chunk_records import records_of
-from milena.reading.cursor import FetchedData, ReadCursor, ReadPlan
+from milena.reading.cursor import ReadCursor, ReadPlan
 from milena.reading.patience import Patience
 from milena.records import ConsumedRecord, FetchedChunk, Position, StartAt
 
@@ -40,29 +42,6 @@ PATIENCE_MS = 60_000
 _EMPTY_PAUSE_MS = 50
 _AT_ONCE_MS = 20
 """A node that was asked to wait but responds empty within ``_AT_ONCE_MS`` is asked again after ``_EMPTY_PAUSE_MS``."""
-
-
-class FetchPort(Protocol):
-    """The transport of a reader: one attempt at a fetch, at the leader if it can be reached."""
-
-    async def fetch(
-        self,
-        topic: str,
-        partition: int,
-        *,
-        offset: Position,
-        max_bytes: int,
-        wait_ms: int,
-        is_verified: bool = False,
-    ) -> FetchedData:
-        """Fetch stored batches from ``offset`` on. ``is_verified``: the node checks them before it sends them."""
-
-
-class ReaderMetadataPort(Protocol):
-    """Metadata of ``milena.cluster.metadata`` that a reader needs."""
-
-    def mark_stale(self, topic: str | None = None) -> None:
-        """Note that the metadata led to a failure, and must be fetched again before the next use."""
 
 
 class PartitionReader:
@@ -87,8 +66,8 @@ class PartitionReader:
         self,
         plan: ReadPlan,
         *,
-        transport: FetchPort,
-        metadata: ReaderMetadataPort,
+        transport: ClusterTransport,
+        metadata: MetadataCache,
         clock: Clock,
         max_bytes: int = FETCH_BYTES,
         wait_ms: int = WAIT_MS,
@@ -335,7 +314,7 @@ class PartitionReader:
             )
             self._skipped_told = self._cursor.skipped
 
-    async def _ask(self, position: Position) -> FetchedData:
+    async def _ask(self, position: Position) -> FetchAnswer:
         """Fetch from a position, without waiting for records, to get its offset and the partition's bounds."""
         return await self._transport.fetch(
             self.plan.topic, self.plan.partition, offset=position, max_bytes=1, wait_ms=0
