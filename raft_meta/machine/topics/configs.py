@@ -180,13 +180,10 @@ def _min_insync() -> ConfigKey:
         32767,
         "How many in-sync replicas acks=all needs. The default is 2 if there are 3 replicas or more, else 1.",
     )
-    return ConfigKey(
-        name=key.name,
-        kind=key.kind,
+    return replace(
+        key,
         allowed="1..replication factor",
-        doc=key.doc,
         default=lambda replication_factor: "2" if replication_factor >= 3 else "1",
-        parse=key.parse,
     )
 
 
