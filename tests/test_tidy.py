@@ -103,6 +103,7 @@ ENTRY_POINTS = {
     "loadtest.kafka_suites",
     "loadtest.__main__",
     "loadtest.bench.__main__",
+    "loadtest.bench.servers.bare_kafka",
     "loadtest.bench.servers.bare_server",
     "loadtest.bench.compare",
     "loadtest.bench.consumers",

@@ -215,3 +215,13 @@ def test_every_program_has_a_place_that_it_comes_from():
     assert {*prerequisites.PODS, *prerequisites.IMAGE, *prerequisites.PEERS} <= set(
         prerequisites.HOW_TO_GET
     )
+
+
+def test_a_program_is_found_within_the_package_that_pip_installed(tmp_path, monkeypatch):
+    monkeypatch.setattr(prerequisites.sysconfig, "get_path", lambda name: str(tmp_path))
+    monkeypatch.setenv("PATH", str(tmp_path / "none"))
+    assert prerequisites.find_program("tansu") is None
+    program = tmp_path / prerequisites.IN_PACKAGES["tansu"]
+    program.parent.mkdir(parents=True)
+    program.touch()
+    assert prerequisites.find_program("tansu") == str(program)

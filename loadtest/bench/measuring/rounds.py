@@ -47,6 +47,15 @@ class Contender:
     pids: tuple[int, ...]
 
 
+def on_a_thread(name: str, turn: Callable[[float], Turn], *, pids: tuple[int, ...]) -> Contender:
+    """Return a contender whose turn blocks."""
+
+    async def take(seconds: float) -> Turn:
+        return await asyncio.to_thread(turn, seconds)
+
+    return Contender(name=name, turn=take, pids=pids)
+
+
 class Watch:
     """Measures the CPU of this process, of some servers and of all others while it is open."""
 

@@ -22,6 +22,8 @@ class Quantity(StrEnum):
     P99 = "p99 ms"
     CPU = "CPU %"
     """Percent of one core."""
+    CPU_PER_UNIT = "us CPU/unit"
+    """Microseconds of the servers' processor for each unit."""
     MEMORY = "MB"
     SECONDS = "s"
     GROWTH = "growth %"
@@ -43,6 +45,13 @@ class Sample:
     percentiles: Mapping[float, float] = field(default_factory=dict)
     client_cpu: float = 0.0
     servers_cpu: float = 0.0
+
+    def figure(self, quantity: Quantity) -> float | None:
+        """Return a figure; None if the turn has none of this quantity."""
+        if quantity is Quantity.CPU_PER_UNIT:
+            rate = self.figures.get(Quantity.RATE)
+            return 1e6 * self.servers_cpu / rate if rate else None
+        return self.figures.get(quantity)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,21 +91,21 @@ class Rounds:
     def figures(self, contender: str, quantity: Quantity) -> list[float]:
         """Return a contender's figures of one quantity, without failed turns."""
         return [
-            sample.figures[quantity]
+            figure
             for sample in self.samples.get(contender, [])
-            if sample is not None and quantity in sample.figures
+            if sample is not None and (figure := sample.figure(quantity)) is not None
         ]
 
     def ratios(self, subject: str, reference: str, quantity: Quantity) -> list[float]:
         """Return the subject's figure over the reference's, for each round in which both have one."""
         pairs = zip(self.samples.get(subject, []), self.samples.get(reference, []), strict=False)
         return [
-            ours.figures[quantity] / theirs.figures[quantity]
+            figure / base
             for ours, theirs in pairs
             if ours is not None
             and theirs is not None
-            and quantity in ours.figures
-            and theirs.figures.get(quantity)
+            and (figure := ours.figure(quantity)) is not None
+            and (base := theirs.figure(quantity))
         ]
 
 

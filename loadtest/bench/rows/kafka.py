@@ -17,6 +17,13 @@ KAFKA_TRANSACTIONS = "transactions of one record, 64 Kafka producers"
 HTTP_SESSIONS = "transactions of one record, 64 HTTP sessions, the same nodes"
 MEMBERS_JOIN = "100 classic members join a group"
 IDLE_CONNECTIONS = "1,000 idle Kafka connections"
+CONFLUENT_LEADER = "confluent-kafka producer, acks=all, 100 B, the leader's processor"
+BARE_PRODUCER = "confluent-kafka producer, 100 B, the bare listener"
+BARE_ONE = "one Kafka client, one record, the bare listener"
+TANSU_PRODUCER = "confluent-kafka producer, acks=all, 100 B, Tansu"
+TANSU_CONSUMER = "confluent-kafka consumer, 100 B, Tansu"
+KCAT_LINES = "kcat, lines of 100 B, acks=all"
+KCAT_TANSU = "kcat, lines of 100 B, acks=all, Tansu"
 KAFKA_ONE = "one Kafka client, one record, acks=all"
 HTTP_ONE = "one HTTP client, one record, acks=all, the same nodes"
 
@@ -40,6 +47,42 @@ ROWS: tuple[Target, ...] = (
         durability=Durability.UNSYNCED,
     ),
     _kafka(
+        name="kafka-produce-lines",
+        what="kcat, lines of 100 B, acks=all, 3 replicas / the same on Tansu, in memory",
+        subject=KCAT_LINES,
+        reference=KCAT_TANSU,
+        durability=Durability.UNSYNCED,
+        floor=0.4,
+        ambition=0.8,
+    ),
+    _kafka(
+        name="kafka-produce-tansu",
+        what="confluent-kafka producer, acks=all, 3 replicas / on Tansu, in memory",
+        subject=CONFLUENT_PRODUCER,
+        reference=TANSU_PRODUCER,
+        durability=Durability.UNSYNCED,
+        floor=0.7,
+        ambition=1.0,
+    ),
+    _kafka(
+        name="kafka-produce-cpu",
+        what="the leader's processor a record of 100 B / the bare listener's, which keeps nothing",
+        subject=CONFLUENT_LEADER,
+        reference=BARE_PRODUCER,
+        quantity=Quantity.CPU_PER_UNIT,
+        durability=Durability.UNSYNCED,
+        floor=6,
+        ambition=3,
+    ),
+    _kafka(
+        name="kafka-consume-tansu",
+        what="confluent-kafka consumer / on Tansu, in memory",
+        subject=CONFLUENT_CONSUMER,
+        reference=TANSU_CONSUMER,
+        floor=0.7,
+        ambition=1.0,
+    ),
+    _kafka(
         name="kafka-consume-converted",
         what="Kafka consumer of records written over HTTP / of those written by Kafka clients",
         subject=CONFLUENT_CONVERTED,
@@ -56,6 +99,16 @@ ROWS: tuple[Target, ...] = (
         durability=Durability.UNSYNCED,
         floor=1.2,
         ambition=0.9,
+    ),
+    _kafka(
+        name="kafka-one-host",
+        what="one record of a Kafka client, acks=all, p50 / of the bare listener",
+        subject=KAFKA_ONE,
+        reference=BARE_ONE,
+        quantity=Quantity.P50,
+        durability=Durability.UNSYNCED,
+        floor=5,
+        ambition=3,
     ),
     _kafka(
         name="kafka-read-json",

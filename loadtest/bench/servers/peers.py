@@ -225,6 +225,26 @@ def nginx(directory: Path, content: bytes) -> Iterator[tuple[str, tuple[int, ...
 
 
 @contextmanager
+def tansu(directory: Path) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Start one broker of Tansu, which keeps records in memory; yield its address and the process ids."""
+    (port,) = free_ports(1)
+    place = f"tcp://127.0.0.1:{port}"
+    command = [executable("tansu"), "broker", "--storage-engine", "memory://tansu/"]
+    command += ["--listener-url", place, "--advertised-listener-url", place]
+    with processes([command], name="tansu", directory=directory) as pids:
+        yield f"127.0.0.1:{port}", pids
+
+
+@contextmanager
+def bare_kafka(directory: Path) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Start the bare listener of Kafka's protocol; yield its address and the process ids."""
+    (port,) = free_ports(1)
+    command = [sys.executable, "-m", "loadtest.bench.servers.bare_kafka", str(port)]
+    with processes([command], name="bare-kafka", directory=directory) as pids:
+        yield f"127.0.0.1:{port}", pids
+
+
+@contextmanager
 def bare_server(directory: Path, content: bytes = b"") -> Iterator[tuple[str, tuple[int, ...]]]:
     """Start the bare server with this content and an empty log; yield the URL and the process ids."""
     (port,) = free_ports(1)

@@ -47,10 +47,12 @@ async def fetch(plan: BenchPlan, stack: AsyncExitStack, rounds: Rounds) -> list[
     return contenders + await _copier(plan, stack, size) + await _nginx(plan, stack, rounds, size)
 
 
-async def stored_topic(subject: Subject) -> tuple[str, Ask, int]:
+async def stored_topic(
+    subject: Subject, *, batches: int = 4 * _FETCH_OFFSETS
+) -> tuple[str, Ask, int]:
     """Fill a topic; return its leader's URL, fetches of 1 MB each, and the bytes of one response."""
     url = await subject.create_topic("stored", is_durable=False, is_bounded=False)
-    await _fill(url, "stored", records=4 * _FETCH_OFFSETS * _BATCH_RECORDS)
+    await _fill(url, "stored", records=batches * _BATCH_RECORDS)
     offsets = [number * _BATCH_RECORDS for number in range(_FETCH_OFFSETS)]
     ask = fetch_ask(url, "stored", offsets, max_bytes=FETCH_BYTES, units=1)
     size = await _body_bytes(url, ask)

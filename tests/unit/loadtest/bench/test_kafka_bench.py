@@ -2,10 +2,11 @@
 
 import pytest
 
+from loadtest.bench.clients import kafka_clients as kafka
 from loadtest.bench.clients.http_load import HttpLoadError
+from loadtest.bench.clients.kafka_wire import is_whole
 from loadtest.bench.measuring.samples import Quantity
 from loadtest.bench.rows import kafka as rows
-from loadtest.bench.stages import kafka
 from node.kafka.wire import fetch, produce
 from node.kafka.wire.frames import body_of, head_of
 from tests.support.disk.kafka_batches import decoded
@@ -39,9 +40,9 @@ def test_a_response_is_whole_with_its_last_byte_and_an_error_in_it_is_told() -> 
     row = produce.ProducedRow(0, 0, base_offset=1)
     body = b"".join(produce.encode_response(8, [("t", bytes(16), [row])], []))
     answer = (len(body) + 4).to_bytes(4, "big") + bytes(4) + body
-    assert kafka.is_whole(answer)
-    assert not kafka.is_whole(answer[:-1])
-    assert not kafka.is_whole(b"")
+    assert is_whole(answer)
+    assert not is_whole(answer[:-1])
+    assert not is_whole(b"")
     kafka.check_produced(answer, "t")
     refused = b"".join(
         produce.encode_response(8, [("t", bytes(16), [row._replace(error_code=6)])], [])

@@ -58,6 +58,15 @@ def test_a_sample_says_what_was_done_and_what_it_cost():
     assert (sample.client_cpu, sample.servers_cpu) == (0.25, 0.75)
 
 
+def test_the_processor_of_a_unit_is_what_the_servers_used_over_the_rate():
+    rounds = _rounds(
+        ours=[Sample(figures={Quantity.RATE: 1_000}, servers_cpu=0.5), _rate(0), None],
+        theirs=[Sample(figures={Quantity.RATE: 2_000}, servers_cpu=0.5)] * 3,
+    )
+    assert rounds.figures("ours", Quantity.CPU_PER_UNIT) == [500.0]
+    assert rounds.ratios("ours", "theirs", Quantity.CPU_PER_UNIT) == [2.0]
+
+
 @pytest.mark.parametrize(
     ("count", "greatest"), [(1, None), (10, 90), (99, 95), (100, 99), (1000, 99.9), (50_000, 99.9)]
 )
