@@ -24,7 +24,10 @@ def test_an_unknown_row_is_refused():
 @pytest.mark.parametrize(
     ("row", "stage"),
     [("json-all", "requests"), ("kafka-one-host", "kafka")],
-    ids=["loadtest.bench.stages.produce", "loadtest.bench.stages.kafka, kafka_peers"],
+    ids=[
+        "loadtest.bench.stages.produce",
+        "loadtest.bench.stages.kafka, loadtest.bench.stages.kafka_peers",
+    ],
 )
 def test_a_short_run_of_one_row_leaves_a_table_a_record_and_a_picture(tmp_path, row, stage):
     words = ["--rows", row, "--rounds", "1", "--seconds", "0.1"]
