@@ -13,6 +13,8 @@ from loadtest.bench.clients import kafka_wire as wire
 from loadtest.bench.clients.http_load import HttpLoadError
 
 HEARTBEAT_S = 0.02
+PATIENCE_S = 60.0
+"""How long all members may take together."""
 _SESSION_MS = 30_000
 _PROTOCOL, _PROTOCOL_TYPE = "range", "consumer"
 _ASSIGNMENT = b"assigned"
@@ -77,6 +79,8 @@ class _JoiningMember:
         _check(code)
         if code:
             self._id = "" if code == UNKNOWN_MEMBER else self._id
+            if code in (LOADING, NOT_COORDINATOR):
+                await asyncio.sleep(HEARTBEAT_S)
             return 0
         joined.text()
         leader, self._id = joined.text(), joined.text()
@@ -128,10 +132,14 @@ async def join_over(
     loop = asyncio.get_running_loop()
     began_s = loop.time()
     try:
-        async with asyncio.TaskGroup() as tasks:
+        async with asyncio.timeout(PATIENCE_S), asyncio.TaskGroup() as tasks:
             for member in members:
                 tasks.create_task(member.settle())
         return loop.time() - began_s
+    except TimeoutError:
+        raise HttpLoadError(
+            f"members of a group: not all have their assignment after {PATIENCE_S:g} s"
+        ) from None
     except ExceptionGroup as failed:
         raise HttpLoadError(f"members of a group: {failed.exceptions[0]!r}") from failed
     finally:

@@ -7,6 +7,7 @@ import pytest
 
 from loadtest.bench.clients import kafka_members
 from loadtest.bench.clients.http_load import HttpLoadError
+from raft_meta.machine.groups.coordinators import coordinator_of
 from tests.support.clusters.kafka_clients import KafkaClient, listener_of
 from tests.support.clusters.nodes import Cluster, SimNode, cluster_of
 from tests.support.time.virtual_time import virtual
@@ -55,3 +56,11 @@ async def test_a_code_that_no_repetition_heals_ends_the_turn() -> None:
     async with cluster_of(Cluster(node_ids=(1,))) as cluster:
         with pytest.raises(HttpLoadError, match="error code 24"):
             await kafka_members.join_over("", connections_to(cluster.nodes[1], 1))
+
+
+@virtual
+async def test_members_of_a_group_that_another_node_coordinates_give_up() -> None:
+    async with cluster_of() as cluster:
+        others = [node for node in cluster.nodes if node != coordinator_of(cluster.image, "g")]
+        with pytest.raises(HttpLoadError, match="not all have their assignment"):
+            await kafka_members.join_over("g", connections_to(cluster.nodes[others[0]], 2))
