@@ -180,7 +180,7 @@ class CallerRights(ABC):
         if not may:
             principal = self._caller.principal
             command = allowing_command(principal, operation, kind, name)
-            token = ", and its token must have the grant" if self._caller.grants else ""
+            token = " (the token needs a grant for it, too)" if self._caller.grants else ""
             self._refuse(
                 f"{principal} may not {operation} {kind} {shown or name}: no access control entry allows it, or one "
                 f"denies it. This adds an entry that allows it{token}: {command}",

@@ -16,7 +16,7 @@ from raft_meta.machine.commands import AlterAcls, DeleteUser, PutUser
 from tests.support.fakes.ports import CLUSTER_ID, FakeNode
 from tests.support.http.api_server import serving
 from tests.support.http.contract import ACL
-from tests.support.http.credentials import VERIFIER, Allowed, ClosedNode, basic
+from tests.support.http.credentials import VERIFIER, Allowed, ClosedNode, basic, grant
 
 ROOT = basic("root")
 JSON = {"Content-Type": "application/json"}
@@ -521,6 +521,9 @@ async def test_a_refusal_names_the_command_that_gives_the_right(closed):
     assert refused.json["message"].endswith(
         "This adds an entry that allows it: milena acls add User:ann --allow WRITE --topic orders"
     )
+    token = node.token("ann", "token123", grant("READ"))
+    refused = await api.post("/topics/orders", {"records": [{"value": 1}]}, headers=token)
+    assert "allows it (the token needs a grant for it, too): milena" in refused.json["message"]
 
 
 async def test_a_handler_that_forgets_to_ask_is_a_bug_and_no_answer(closed, monkeypatch):
