@@ -75,8 +75,12 @@ class FrameBudget:
         self._look()
         return count
 
+    def rest(self) -> None:
+        """Note that a connection has no request in work any more, so its unfinished frame may be what all wait for."""
+        self._look()
+
     def _look(self) -> None:
-        """Let connections read again if there is room."""
+        """Let connections read again if there is room, or if nothing would make room otherwise."""
         if not self._held and self._favoured is None:
             return
         if self._use.held <= self._use.most:
@@ -94,7 +98,8 @@ class FrameBudget:
         self._favoured = None
         if any(holder.is_busy for holder, count in self._bytes.items() if count):
             return
-        self._favoured = next(iter(self._held), None)
+        # One without bytes may have nothing to send.
+        self._favoured = next((holder for holder in self._held if self._bytes[holder]), None)
         if self._favoured is not None:
             del self._held[self._favoured]
             self._favoured.hold(False)

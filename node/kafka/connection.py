@@ -352,6 +352,7 @@ class KafkaConnection(asyncio.Protocol):
                     self._task = self._loop.create_task(self._serve())
                 else:
                     self._context.connections.rest(self)
+                    self._budget.rest()
                     self._since_s = self._loop.time()
 
     async def _start(self, frame: bytes) -> None:

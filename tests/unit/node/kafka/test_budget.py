@@ -74,3 +74,30 @@ def test_a_held_connection_that_leaves_for_another_bound_is_read_again() -> None
     assert budget.leave(other) == 5
     assert not other.is_held
     assert not one.is_held
+
+
+def test_the_connection_that_is_read_is_one_that_has_begun_a_frame() -> None:
+    budget, answered, waiting = FrameBudget(RequestBytes(10)), Client(), Client()
+    answered.is_busy = True
+    budget.take(waiting, 6)
+    budget.take(answered, 6)
+    budget.take(waiting, 6)
+    assert answered.is_held
+    assert waiting.is_held
+    budget.give_back(answered, 6)
+    assert answered.is_held
+    assert not waiting.is_held
+
+
+def test_a_connection_that_has_its_last_response_may_be_the_one_that_is_read() -> None:
+    budget, first, second = FrameBudget(RequestBytes(10)), Client(), Client()
+    first.is_busy = True
+    budget.take(first, 8)
+    budget.take(second, 6)
+    budget.give_back(first, 2)
+    # The response is there before the connection rests.
+    assert first.is_busy
+    assert second.is_held
+    first.is_busy = False
+    budget.rest()
+    assert not second.is_held

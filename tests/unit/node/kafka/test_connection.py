@@ -242,6 +242,31 @@ async def test_all_clients_share_a_bound_on_bytes(
 
 
 @at_desk
+async def test_if_all_clients_wait_for_the_rest_of_a_frame_one_of_them_gets_it(
+    desk: Desk, client: KafkaClient, cluster: Cluster
+) -> None:
+    limits = ApiLimits(bytes_in_flight_max=300)
+    listener = listener_of(cluster.nodes[1], apis=desk.apis, limits=limits)
+    first, second = (KafkaClient(listener.connection()) for _ in range(2))
+    large = request_frame(ORDINARY, 0, b"x" * 400)
+    second.send(large[:150])
+    # The first client sends a request, and with it the beginning of the next one.
+    first.send(request_frame(ORDINARY, 0, b"a") + large[:150])
+    second.send(large[150:160])
+    assert first.transport.is_paused
+    assert second.transport.is_paused
+    await settle()
+    assert names(first) == [b"a"]
+    reading = [one for one in (first, second) if not one.transport.is_paused]
+    assert len(reading) == 1
+    reading[0].send(large[150 if reading[0] is first else 160 :])
+    await settle()
+    assert names(reading[0]) == [b"x" * 400]
+    assert not first.transport.is_paused
+    assert not second.transport.is_paused
+
+
+@at_desk
 async def test_both_interfaces_share_the_bound_of_the_node(
     desk: Desk, client: KafkaClient, cluster: Cluster
 ) -> None:
