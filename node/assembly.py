@@ -56,26 +56,12 @@ from node.replication.isr_proposals import IsrProposer
 from node.replication.local_replicas import LocalReplicas
 from node.replication.transaction_ends import TransactionEnds
 from node.replication.transaction_markers import TransactionMarkers
+from node.services import messages
 from node.services.admin import AdminService, TopicDefaults
 from node.services.audit_writer import AuditWriter
 from node.services.elections import ElectionService
 from node.services.health import HealthService
 from node.services.history import HistoryService
-from node.services.messages import (
-    DELETE_RECORDS,
-    HISTORY,
-    KEYED_TRANSACTION,
-    KNOWN_IMAGE,
-    MARKED_TRANSACTION,
-    MOVES,
-    OPEN_TRANSACTION,
-    OPEN_TRANSACTIONS,
-    PRODUCE,
-    PRODUCE_IF,
-    READ,
-    SEQUENCES,
-    SIZES,
-)
 from node.services.produce import ProduceService
 from node.services.producers import ProducerService
 from node.services.reads import ReadService
@@ -502,19 +488,19 @@ class Assembly:
             HEARTBEAT.name: self.controller.on_heartbeat,
             FETCH: self.fetch_server.on_fetch,
             FETCH_WAKE: self.fetch_server.on_wake,
-            PRODUCE.name: self.produce.on_produce,
-            PRODUCE_IF.name: self.produce.on_produce_if,
-            SEQUENCES.name: self.producers.on_sequences,
-            KNOWN_IMAGE.name: self.transactional_ids.on_known_image,
-            OPEN_TRANSACTION.name: self.transaction_lookup.on_open_transaction,
-            MARKED_TRANSACTION.name: self.transaction_sight.on_marked_transaction,
-            KEYED_TRANSACTION.name: self.transaction_lookup.on_keyed_transaction,
-            OPEN_TRANSACTIONS.name: self.transaction_lookup.on_open_transactions,
-            READ.name: self.reads.on_read,
-            DELETE_RECORDS.name: self.deletions.on_delete_records,
-            MOVES.name: self.reassignments.on_moves,
-            HISTORY.name: self.history.on_history,
-            SIZES.name: self.history.on_sizes,
+            messages.PRODUCE.name: self.produce.on_produce,
+            messages.PRODUCE_IF.name: self.produce.on_produce_if,
+            messages.SEQUENCES.name: self.producers.on_sequences,
+            messages.KNOWN_IMAGE.name: self.transactional_ids.on_known_image,
+            messages.OPEN_TRANSACTION.name: self.transaction_lookup.on_open_transaction,
+            messages.MARKED_TRANSACTION.name: self.transaction_sight.on_marked_transaction,
+            messages.KEYED_TRANSACTION.name: self.transaction_lookup.on_keyed_transaction,
+            messages.OPEN_TRANSACTIONS.name: self.transaction_lookup.on_open_transactions,
+            messages.READ.name: self.reads.on_read,
+            messages.DELETE_RECORDS.name: self.deletions.on_delete_records,
+            messages.MOVES.name: self.reassignments.on_moves,
+            messages.HISTORY.name: self.history.on_history,
+            messages.SIZES.name: self.history.on_sizes,
             **self.groups.calls.peer_handlers,
             **self.consumers.peer_handlers,
         }

@@ -22,36 +22,7 @@ from milena.model.errors import (
 )
 from milena.model.requests import Doubt, FetchRequest, FetchResult
 from node.config.budgets import PROPOSE_MS
-from node.consumers.consumer_messages import (
-    ACKNOWLEDGE,
-    ASSIGN,
-    COMMIT,
-    COMMITTED,
-    CREATE,
-    DELETE,
-    RECORDS,
-    SEEK,
-    SUBSCRIBE,
-    TAKE_BACK,
-    TOKEN_RECORDS,
-    VIEW,
-    ConsumerAcknowledgeRequest,
-    ConsumerAssignRequest,
-    ConsumerCommitRequest,
-    ConsumerCommittedAnswer,
-    ConsumerCommittedRequest,
-    ConsumerCreateRequest,
-    ConsumerDeleteRequest,
-    ConsumerRecordsAnswer,
-    ConsumerRecordsRequest,
-    ConsumerSeekRequest,
-    ConsumerSubscribeRequest,
-    ConsumerTakeBackRequest,
-    ConsumerTokenRecordsRequest,
-    ConsumerViewAnswer,
-    ConsumerViewRequest,
-    node_of,
-)
+from node.consumers import consumer_messages as messages
 from node.consumers.consumer_sessions import ConsumerSession, IdleClocks, SessionTable
 from node.consumers.consumer_views import committed, offset_commits, partition_keys
 from node.consumers.partition_ends import EndWatcher
@@ -140,18 +111,18 @@ class ConsumerCoordinator:
         self._arrival = ArrivalCheck(node)
         self._sessions = SessionTable(node, groups=groups, fetch=fetch, idle=idle)
         serve = groups.calls.serve
-        serve(CREATE, self._on_create)
-        serve(DELETE, self._on_delete)
-        serve(SUBSCRIBE, self._on_subscribe)
-        serve(ASSIGN, self._on_assign)
-        serve(VIEW, self._on_view)
-        serve(SEEK, self._on_seek)
-        serve(RECORDS, self._on_records)
-        serve(TOKEN_RECORDS, self._on_token_records)
-        serve(ACKNOWLEDGE, self._on_acknowledge)
-        serve(TAKE_BACK, self._on_take_back)
-        serve(COMMIT, self._on_commit)
-        serve(COMMITTED, self._on_committed)
+        serve(messages.CREATE, self._on_create)
+        serve(messages.DELETE, self._on_delete)
+        serve(messages.SUBSCRIBE, self._on_subscribe)
+        serve(messages.ASSIGN, self._on_assign)
+        serve(messages.VIEW, self._on_view)
+        serve(messages.SEEK, self._on_seek)
+        serve(messages.RECORDS, self._on_records)
+        serve(messages.TOKEN_RECORDS, self._on_token_records)
+        serve(messages.ACKNOWLEDGE, self._on_acknowledge)
+        serve(messages.TAKE_BACK, self._on_take_back)
+        serve(messages.COMMIT, self._on_commit)
+        serve(messages.COMMITTED, self._on_committed)
 
     def on_image(self, image: Image) -> None:
         """Wake calls whose assignment may have changed; drop the sessions that now belong to another coordinator."""
@@ -167,7 +138,7 @@ class ConsumerCoordinator:
 
     # -- creating and deleting -------------------------------------------------------------------
 
-    async def _on_create(self, request: ConsumerCreateRequest) -> Done:
+    async def _on_create(self, request: messages.ConsumerCreateRequest) -> Done:
         # Nodes of the previous release would stop at a command with a field that they do not know.
         is_said = self._node.metadata.image.feature_level >= quotas.LEVEL
         consumer = RestConsumer(
@@ -192,7 +163,7 @@ class ConsumerCoordinator:
         self._idle.hear(request.key, self._node.clock.now_ms())
         return Done()
 
-    async def _on_delete(self, request: ConsumerDeleteRequest) -> Done:
+    async def _on_delete(self, request: messages.ConsumerDeleteRequest) -> Done:
         async with self._sessions.call(request.key) as session:
             # A records call that waits must not delay the deletion.
             session.wake()
@@ -223,7 +194,7 @@ class ConsumerCoordinator:
 
     # -- subscriptions and assignments -----------------------------------------------------------
 
-    async def _on_subscribe(self, request: ConsumerSubscribeRequest) -> Done:
+    async def _on_subscribe(self, request: messages.ConsumerSubscribeRequest) -> Done:
         """Subscribe. Without topics and pattern, remove the subscription or assignment."""
         topics, pattern = tuple(sorted(set(request.topics))), request.pattern
         async with self._sessions.call(request.key) as session, session.turn:
@@ -264,7 +235,7 @@ class ConsumerCoordinator:
         # some first. REST consumers release partitions at once, so the wait is usually short.
         await self._node.metadata.wait_until(is_settled, timeout_ms=SHARING_MS)
 
-    async def _on_assign(self, request: ConsumerAssignRequest) -> Done:
+    async def _on_assign(self, request: messages.ConsumerAssignRequest) -> Done:
         """Assign these partitions, without making the consumer a member of the group."""
         names = each_partition(request.partitions)
         keys = await partition_keys(names, self._topic)
@@ -282,12 +253,12 @@ class ConsumerCoordinator:
             await session.settle_positions()
         return Done()
 
-    async def _on_view(self, request: ConsumerViewRequest) -> ConsumerViewAnswer:
+    async def _on_view(self, request: messages.ConsumerViewRequest) -> messages.ConsumerViewAnswer:
         """Return the consumer's subscription, and the partitions that it reads."""
         async with self._sessions.call(request.key) as session:
             consumer = session.view.consumer
             topics = session.view.image.topics
-            return ConsumerViewAnswer(
+            return messages.ConsumerViewAnswer(
                 topics=consumer.topics,
                 pattern=consumer.pattern,
                 partitions=by_topic(
@@ -297,15 +268,19 @@ class ConsumerCoordinator:
 
     # -- reading ---------------------------------------------------------------------------------
 
-    async def _on_records(self, request: ConsumerRecordsRequest) -> ConsumerRecordsAnswer:
+    async def _on_records(
+        self, request: messages.ConsumerRecordsRequest
+    ) -> messages.ConsumerRecordsAnswer:
         return await self._records(request, "")
 
     async def _on_token_records(
-        self, request: ConsumerTokenRecordsRequest
-    ) -> ConsumerRecordsAnswer:
+        self, request: messages.ConsumerTokenRecordsRequest
+    ) -> messages.ConsumerRecordsAnswer:
         return await self._records(request, request.token)
 
-    async def _records(self, request: ConsumerRecordsRequest, token: str) -> ConsumerRecordsAnswer:
+    async def _records(
+        self, request: messages.ConsumerRecordsRequest, token: str
+    ) -> messages.ConsumerRecordsAnswer:
         async with self._sessions.call(request.key) as session:
             consumer = session.view.consumer
             is_subscribed = bool(consumer.topics) or consumer.pattern is not None
@@ -313,7 +288,7 @@ class ConsumerCoordinator:
                 await self._memberships.settle(*session.key)
             async with session.turn:
                 if session.cursor.call_id != request.call_id:
-                    await self._arrival.prove(session, node_of(request.call_id))
+                    await self._arrival.prove(session, messages.node_of(request.call_id))
             call = RecordsCall(
                 session,
                 call_id=request.call_id,
@@ -326,19 +301,19 @@ class ConsumerCoordinator:
             )
             return await call.run()
 
-    async def _on_acknowledge(self, request: ConsumerAcknowledgeRequest) -> Done:
+    async def _on_acknowledge(self, request: messages.ConsumerAcknowledgeRequest) -> Done:
         async with self._sessions.call(request.key) as session, session.turn:
             session.take_assignment()
             session.cursor.acknowledge(request.token)
         return Done()
 
-    async def _on_take_back(self, request: ConsumerTakeBackRequest) -> Done:
+    async def _on_take_back(self, request: messages.ConsumerTakeBackRequest) -> Done:
         session = self._sessions.get(request.key)
         if session is not None:
             session.take_back(request.call_id, is_refused=request.is_refused is True)
         return Done()
 
-    async def _on_seek(self, request: ConsumerSeekRequest) -> Done:
+    async def _on_seek(self, request: messages.ConsumerSeekRequest) -> Done:
         keys = await partition_keys(
             [(seek.topic, seek.partition) for seek in request.seeks], self._topic
         )
@@ -351,7 +326,7 @@ class ConsumerCoordinator:
             session.seek(dict(zip(keys, offsets, strict=True)))
         return Done()
 
-    async def _on_commit(self, request: ConsumerCommitRequest) -> Done:
+    async def _on_commit(self, request: messages.ConsumerCommitRequest) -> Done:
         wanted = None
         if request.offsets is not None:
             wanted = await offset_commits(request.offsets, self._topic)
@@ -366,9 +341,11 @@ class ConsumerCoordinator:
                 await session.commits.commit_offsets(wanted)
         return Done()
 
-    async def _on_committed(self, request: ConsumerCommittedRequest) -> ConsumerCommittedAnswer:
+    async def _on_committed(
+        self, request: messages.ConsumerCommittedRequest
+    ) -> messages.ConsumerCommittedAnswer:
         async with self._sessions.call(request.key) as session:
             names = each_partition(request.partitions)
-            return ConsumerCommittedAnswer(
+            return messages.ConsumerCommittedAnswer(
                 offsets=committed(session.view.image, request.group_id, names)
             )

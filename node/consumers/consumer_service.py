@@ -29,37 +29,7 @@ from milena.model.errors import (
     SubscriptionConflictError,
 )
 from node.config.budgets import COORDINATOR_WAIT_MS
-from node.consumers.consumer_messages import (
-    ACKNOWLEDGE,
-    ASSIGN,
-    COMMIT,
-    COMMITTED,
-    CREATE,
-    DELETE,
-    RECORDS,
-    SEEK,
-    SUBSCRIBE,
-    TAKE_BACK,
-    TOKEN_RECORDS,
-    VIEW,
-    ConsumerAcknowledgeRequest,
-    ConsumerAssignRequest,
-    ConsumerCommitRequest,
-    ConsumerCommittedRequest,
-    ConsumerCreateRequest,
-    ConsumerDeleteRequest,
-    ConsumerRecordsAnswer,
-    ConsumerRecordsRequest,
-    ConsumerSeekRequest,
-    ConsumerSubscribeRequest,
-    ConsumerTakeBackRequest,
-    ConsumerTokenRecordsRequest,
-    ConsumerViewAnswer,
-    ConsumerViewRequest,
-    ReturnedAnswer,
-    ReturnedRequest,
-    call_id_of,
-)
+from node.consumers import consumer_messages as messages
 from node.consumers.consumer_views import find_consumer
 from node.context import NodeContext
 from node.groups.coordinator_calls import CoordinatorCalls, Repeat
@@ -108,8 +78,8 @@ class ConsumersService:
         if consumer.commits_next:
             await self._check_level()
         await self._calls.call(
-            CREATE,
-            ConsumerCreateRequest(
+            messages.CREATE,
+            messages.ConsumerCreateRequest(
                 group_id=group,
                 instance=instance,
                 is_drawn=is_drawn,
@@ -139,10 +109,10 @@ class ConsumersService:
     async def delete(self, group: str, instance: str, *, token: str = "") -> None:
         """Commit what was delivered (if automatic), leave the group and delete the consumer."""
         await self._acknowledge(group, instance, token)
-        request = ConsumerDeleteRequest(
+        request = messages.ConsumerDeleteRequest(
             group_id=group, instance=instance, asked_node_id=self._node_id
         )
-        await self._calls.call(DELETE, request, repeat=Repeat.ELSEWHERE)
+        await self._calls.call(messages.DELETE, request, repeat=Repeat.ELSEWHERE)
 
     async def commits_next(self, group: str, instance: str) -> bool:
         """Return whether an offset in the consumer's commits is that of the next record, not of the last one."""
@@ -181,14 +151,14 @@ class ConsumersService:
         self, group: str, instance: str, topics: Sequence[str], pattern: str | None, token: str
     ) -> None:
         await self._acknowledge(group, instance, token)
-        request = ConsumerSubscribeRequest(
+        request = messages.ConsumerSubscribeRequest(
             group_id=group,
             instance=instance,
             asked_node_id=self._node_id,
             topics=tuple(topics),
             pattern=pattern,
         )
-        await self._calls.call(SUBSCRIBE, request, repeat=Repeat.ALWAYS)
+        await self._calls.call(messages.SUBSCRIBE, request, repeat=Repeat.ALWAYS)
 
     async def subscription(self, group: str, instance: str) -> ConsumerSubscription:
         """Return the topics of the consumer's subscription, and the partitions that it reads."""
@@ -210,21 +180,23 @@ class ConsumersService:
         """Replace the consumer's manual assignment by these partitions."""
         _check_count(partitions)
         await self._acknowledge(group, instance, token)
-        request = ConsumerAssignRequest(
+        request = messages.ConsumerAssignRequest(
             group_id=group,
             instance=instance,
             asked_node_id=self._node_id,
             partitions=by_topic(partitions),
         )
-        await self._calls.call(ASSIGN, request, repeat=Repeat.ALWAYS)
+        await self._calls.call(messages.ASSIGN, request, repeat=Repeat.ALWAYS)
 
     async def _acknowledge(self, group: str, instance: str, token: str) -> None:
         """Tell the coordinator that the client has the response with this token. Without a token, do nothing."""
         if not token:
             return
-        request = ConsumerAcknowledgeRequest(group_id=group, instance=instance, token=token)
+        request = messages.ConsumerAcknowledgeRequest(
+            group_id=group, instance=instance, token=token
+        )
         try:
-            await self._calls.call(ACKNOWLEDGE, request, repeat=Repeat.ALWAYS)
+            await self._calls.call(messages.ACKNOWLEDGE, request, repeat=Repeat.ALWAYS)
         except FeatureLevelError as error:
             # This coordinator's release knows no tokens, so it has sent no response with one.
             logger.debug("consumer=%s/%s token is not known: %s", group, instance, error)
@@ -233,11 +205,11 @@ class ConsumersService:
         """Return the partitions that the consumer reads now."""
         return each_partition((await self._view(group, instance)).partitions)
 
-    async def _view(self, group: str, instance: str) -> ConsumerViewAnswer:
-        request = ConsumerViewRequest(
+    async def _view(self, group: str, instance: str) -> messages.ConsumerViewAnswer:
+        request = messages.ConsumerViewRequest(
             group_id=group, instance=instance, asked_node_id=self._node_id
         )
-        return await self._calls.call(VIEW, request, repeat=Repeat.ALWAYS)
+        return await self._calls.call(messages.VIEW, request, repeat=Repeat.ALWAYS)
 
     async def seek(self, group: str, instance: str, seeks: Sequence[Seek]) -> None:
         """Set the positions from which records are delivered next."""
@@ -248,13 +220,13 @@ class ConsumersService:
                 raise MalformedRequestError(
                     "a position is an offset >= 0, a time, or the beginning or end, and only one of them"
                 )
-        request = ConsumerSeekRequest(
+        request = messages.ConsumerSeekRequest(
             group_id=group,
             instance=instance,
             asked_node_id=self._node_id,
             seeks=tuple(seeks),
         )
-        await self._calls.call(SEEK, request, repeat=Repeat.ALWAYS)
+        await self._calls.call(messages.SEEK, request, repeat=Repeat.ALWAYS)
 
     # -- reading ---------------------------------------------------------------------------------
 
@@ -275,9 +247,11 @@ class ConsumersService:
         consumer = await find_consumer(self._node.metadata, (group, instance))
         wait_ms = consumer.request_timeout_ms if timeout_ms is None else timeout_ms
         deadline_ms = self._node.clock.now_ms() + min(max(wait_ms, 0), WAIT_MS_MAX)
-        call_id = call_id_of(self._node_id, self._node.metadata.incarnation, next(self._call_ids))
+        call_id = messages.call_id_of(
+            self._node_id, self._node.metadata.incarnation, next(self._call_ids)
+        )
         while True:
-            request = ConsumerRecordsRequest(
+            request = messages.ConsumerRecordsRequest(
                 group_id=group,
                 wait_ms=max(0, deadline_ms - self._node.clock.now_ms()),
                 instance=instance,
@@ -299,12 +273,12 @@ class ConsumersService:
                 return _delivered(answer, call_id)
 
     async def _ask_for_records(
-        self, request: ConsumerRecordsRequest, token: str
-    ) -> ConsumerRecordsAnswer:
+        self, request: messages.ConsumerRecordsRequest, token: str
+    ) -> messages.ConsumerRecordsAnswer:
         if not token:
-            return await self._calls.call(RECORDS, request, repeat=Repeat.ALWAYS)
-        under_token = ConsumerTokenRecordsRequest(**structs.asdict(request), token=token)
-        return await self._calls.call(TOKEN_RECORDS, under_token, repeat=Repeat.ALWAYS)
+            return await self._calls.call(messages.RECORDS, request, repeat=Repeat.ALWAYS)
+        under_token = messages.ConsumerTokenRecordsRequest(**structs.asdict(request), token=token)
+        return await self._calls.call(messages.TOKEN_RECORDS, under_token, repeat=Repeat.ALWAYS)
 
     def _remember(self, key: ConsumerKey, call_id: str) -> None:
         """Remember that a call's response is sent from here.
@@ -316,10 +290,10 @@ class ConsumersService:
         if len(self._returned) > RETURNED_MAX:
             del self._returned[next(iter(self._returned))]
 
-    async def on_returned(self, request: ReturnedRequest) -> ReturnedAnswer:
+    async def on_returned(self, request: messages.ReturnedRequest) -> messages.ReturnedAnswer:
         """Return whether the response of a call was sent to its client from this node."""
         returned = self._returned.get((request.group_id, request.instance))
-        return ReturnedAnswer(has_returned=returned == request.call_id)
+        return messages.ReturnedAnswer(has_returned=returned == request.call_id)
 
     def take_back(self, group: str, instance: str, delivered: Delivered) -> None:
         """Take back a response that did not reach the client, so that the next call delivers its records."""
@@ -345,11 +319,11 @@ class ConsumersService:
     async def _tell_taken_back(
         self, group: str, instance: str, call_id: str, *, is_refused: bool = False
     ) -> None:
-        request = ConsumerTakeBackRequest(
+        request = messages.ConsumerTakeBackRequest(
             group_id=group, instance=instance, call_id=call_id, is_refused=is_refused or UNSET
         )
         try:
-            await self._calls.call(TAKE_BACK, request, repeat=Repeat.NEVER)
+            await self._calls.call(messages.TAKE_BACK, request, repeat=Repeat.NEVER)
         except MilenaError as error:
             logger.debug("consumer=%s/%s call=%s: %s", group, instance, call_id, error)
 
@@ -370,7 +344,7 @@ class ConsumersService:
             raise InvalidConsumerError(
                 f"one request commits at most {group_rules.OFFSETS_PER_COMMIT_MAX} offsets, not {len(offsets)}"
             )
-        request = ConsumerCommitRequest(
+        request = messages.ConsumerCommitRequest(
             group_id=group,
             instance=instance,
             asked_node_id=self._node_id,
@@ -379,24 +353,24 @@ class ConsumersService:
         # Without offsets, never repeat the call: another coordinator does not know what was delivered. With offsets,
         # repeat it only at another coordinator. Then the first attempt cannot be applied any more after the repeat.
         repeat = Repeat.NEVER if offsets is None else Repeat.ELSEWHERE
-        await self._calls.call(COMMIT, request, repeat=repeat)
+        await self._calls.call(messages.COMMIT, request, repeat=repeat)
 
     async def committed(
         self, group: str, instance: str, partitions: Sequence[TopicPartition]
     ) -> Sequence[PartitionCommit]:
         """Return the offsets that the group has committed; partitions without a commit are left out."""
         _check_count(partitions)
-        request = ConsumerCommittedRequest(
+        request = messages.ConsumerCommittedRequest(
             group_id=group,
             instance=instance,
             asked_node_id=self._node_id,
             partitions=by_topic(partitions),
         )
-        answer = await self._calls.call(COMMITTED, request, repeat=Repeat.ALWAYS)
+        answer = await self._calls.call(messages.COMMITTED, request, repeat=Repeat.ALWAYS)
         return answer.offsets
 
 
-def _delivered(answer: ConsumerRecordsAnswer, call_id: str) -> Delivered:
+def _delivered(answer: messages.ConsumerRecordsAnswer, call_id: str) -> Delivered:
     return Delivered(
         format=answer.format,
         deliveries=[
