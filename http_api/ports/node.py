@@ -552,6 +552,10 @@ class ApiLimits:
     consumer_byte_rate: int = 0
     """Bytes/s of responses that this node sends each caller; 0: no bound."""
 
+    def produce_wait_ms(self, wanted_ms: int | None) -> int:
+        """Return the time that a write may take, in ms: the wanted one or the default, up to the limit."""
+        return min(wanted_ms or self.produce_timeout_ms_default, self.produce_timeout_ms_max)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ports:

@@ -76,12 +76,6 @@ class ProduceOptions:
     is_async: bool = False
     """Whether the client wants a response before the records are written, without receipts."""
 
-    def wait_ms(self, limits: ApiLimits) -> int:
-        """Return how long the request may take, in ms: its option or the default, up to the server's limit."""
-        return min(
-            self.timeout_ms or limits.produce_timeout_ms_default, limits.produce_timeout_ms_max
-        )
-
 
 @lru_cache(maxsize=512)
 def parse_options(raw_query: str) -> ProduceOptions:
@@ -117,7 +111,7 @@ class ProduceHead:
         self.format = format
         self.acks = options.acks
         self.is_async = options.is_async
-        self.timeout_ms = options.wait_ms(limits)
+        self.timeout_ms = limits.produce_wait_ms(options.timeout_ms)
         self.content_type = content_type
         """The media type of the response."""
         self.headers = headers
@@ -219,7 +213,7 @@ def read_head(
     )
 
 
-def prepare_to_topic(
+def prepare_to_produce(
     ports: Ports,
     caller: Caller,
     names: Mapping[str, str],
@@ -231,43 +225,14 @@ def prepare_to_topic(
     Raises:
         MilenaError: the head is invalid.
     """
-    return _prepare(ports, caller, names["topic"], None, raw_query=raw_query, headers=headers)
-
-
-def prepare_to_partition(
-    ports: Ports,
-    caller: Caller,
-    names: Mapping[str, str],
-    raw_query: str,
-    headers: Mapping[str, str],
-) -> ProduceHead | None:
-    """Return a handler as ``prepare_to_topic`` does, for a path that names a partition.
-
-    Raises:
-        MilenaError: the head is invalid.
-    """
-    return _prepare(
-        ports, caller, names["topic"], parse_partition(names), raw_query=raw_query, headers=headers
-    )
-
-
-def _prepare(
-    ports: Ports,
-    caller: Caller,
-    topic: str,
-    partition: int | None,
-    *,
-    raw_query: str,
-    headers: Mapping[str, str],
-) -> ProduceHead | None:
     head = read_head(
         ports,
-        topic,
-        partition,
+        names["topic"],
+        parse_partition(names) if "partition" in names else None,
         raw_query=raw_query,
         content_type=headers.get("content-type", ""),
         accept=headers.get("accept", ""),
-        may_create=caller.may_create(topic),
+        may_create=caller.may_create(names["topic"]),
     )
     return None if head.format not in DECODERS or head.acks is Acks.NONE else head
 

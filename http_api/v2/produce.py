@@ -25,18 +25,9 @@ from milena.model.requests import IdempotencyKey, ProduceReceipt, ProducerTransa
 from milena.model.turns import LARGE_BYTES, Steps
 
 
-async def produce_to_topic(call: Call) -> web.StreamResponse:
-    """Append records to a topic. The node chooses a partition for each record that names none."""
-    return await _produce(call, None)
-
-
-async def produce_to_partition(call: Call) -> web.StreamResponse:
-    """Append records, or one encoded batch, to a partition."""
-    partition = partition_number(call)
-    return await _produce(call, partition)
-
-
-async def _produce(call: Call, partition: int | None) -> web.StreamResponse:
+async def produce(call: Call) -> web.StreamResponse:
+    """Append records, or one encoded batch, to a partition; without one, the node chooses it for each record."""
+    partition = partition_number(call) if "partition" in call.names else None
     head = read_head(
         call.ports,
         call.names["topic"],

@@ -69,14 +69,12 @@ async def job_of(call: Call) -> Job:
             f"v3 answers each record by itself, and a repeat under one {IDEMPOTENCY_KEY.name} cannot: send the records "
             "to POST /topics/{topic} with it, or leave it out"
         )
-    options, limits = parse_options(call.raw_query), call.ports.limits
+    options = parse_options(call.raw_query)
     return Job(
         cluster_id=cluster_id(call),
         topic=call.names["topic"],
         acks=options.acks,
-        timeout_ms=min(
-            options.timeout_ms or limits.produce_timeout_ms_default, limits.produce_timeout_ms_max
-        ),
+        timeout_ms=call.ports.limits.produce_wait_ms(options.timeout_ms),
         transaction=await named_transaction(call, options.acks),
         may_create=call.rights.may_create(call.names["topic"]),
     )

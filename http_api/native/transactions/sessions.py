@@ -8,9 +8,10 @@ from aiohttp import web
 from http_api.describing.pages import PARTITIONS, RowPage, matching, sort_param
 from http_api.describing.params import ChoiceParam, IntegerParam
 from http_api.describing.schemas import Fields, integer_text
-from http_api.native.transactions.transact import authorize, group_offsets, wait_ms
+from http_api.native.transactions.transact import authorize, group_offsets
 from http_api.protocol.answers import json_answer
 from http_api.protocol.errors import InvalidFieldError
+from http_api.records.produce_head import TIMEOUT_MS
 from http_api.records.producer_owners import note_take_over
 from http_api.records.transaction_header import (
     authorize_transaction,
@@ -117,7 +118,7 @@ async def commit(call: Call) -> web.Response:
             transaction=transaction,
             writes=writes,
             offsets=offsets,
-            timeout_ms=wait_ms(call.query(), call.ports.limits),
+            timeout_ms=call.ports.limits.produce_wait_ms(TIMEOUT_MS.read(call.query())),
             until_visible=UNTIL.read(call.query()),
         )
     )
@@ -137,7 +138,7 @@ async def abort(call: Call) -> web.Response:
             "producer_id": transaction.producer_id,
             "producer_epoch": transaction.producer_epoch,
         },
-        timeout_ms=wait_ms(call.query(), call.ports.limits),
+        timeout_ms=call.ports.limits.produce_wait_ms(TIMEOUT_MS.read(call.query())),
     )
     ended = await call.ports.transactions.abort(transaction, timeout_ms=left_ms)
     return json_answer(

@@ -15,7 +15,7 @@ from http_api.access.callers import Caller
 from http_api.describing.schemas import Fields, parse_query
 from http_api.formats import binary_v2, exact_json, json_v2, text_v2
 from http_api.formats.envelope import ItemsDecoder, decode_parsed
-from http_api.ports.node import ApiLimits, Ports
+from http_api.ports.node import Ports
 from http_api.protocol.answers import bytes_answer
 from http_api.protocol.errors import InvalidFieldError
 from http_api.protocol.media import JSON_TYPE, RecordFormat, produce_format
@@ -45,7 +45,7 @@ async def transact(call: Call) -> web.Response:
     head = TransactHead(
         call.ports,
         format_=_format(call.header("Content-Type")),
-        timeout_ms=wait_ms(call.query(), call.ports.limits),
+        timeout_ms=call.ports.limits.produce_wait_ms(TIMEOUT_MS.read(call.query())),
         may_create=call.rights.may_create,
     )
     body = await call.body.whole()
@@ -79,7 +79,7 @@ def prepare_to_transact(
     return TransactHead(
         ports,
         format_=_format(headers.get("content-type", "")),
-        timeout_ms=wait_ms(parse_query(raw_query), ports.limits),
+        timeout_ms=ports.limits.produce_wait_ms(TIMEOUT_MS.read(parse_query(raw_query))),
         may_create=lambda topic: not caller.is_enforced or caller.may_create(topic),
         ask=_asking(caller),
     )
@@ -202,13 +202,6 @@ def authorize(ask: "_Authorize", topics: Iterable[str], offsets: Iterable[GroupO
     for group in offsets:
         ask(Operation.READ, ResourceType.GROUP, [group.group])
         ask(Operation.READ, ResourceType.TOPIC, {row.topic for row in group.offsets})
-
-
-def wait_ms(query: Mapping[str, str], limits: ApiLimits) -> int:
-    """Return the time that a request may take, in ms: its parameter or the default, up to the limit."""
-    return min(
-        TIMEOUT_MS.read(query) or limits.produce_timeout_ms_default, limits.produce_timeout_ms_max
-    )
 
 
 def _check_counts(write_count: int, offsets: tuple[GroupOffsets, ...]) -> None:
