@@ -1,7 +1,8 @@
 """Look up the topic and the partition in a path, in the replicated state."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
+from http_api.access.needs import ALL_TOPICS
 from http_api.serving.call import Call
 from milena.model.errors import PartitionNotFoundError
 from raft_meta.machine.image import Partition, Topic
@@ -17,6 +18,23 @@ async def find_topic(call: Call) -> Topic:
         TopicNotFoundError: there is no such topic.
     """
     return await call.ports.metadata.topic(call.names["topic"])
+
+
+def seen_topics(call: Call, is_seen: Callable[[str], bool]) -> list[Topic]:
+    """Return the topics that the caller may see, by name."""
+    image = call.ports.metadata.image
+    return [image.topics[id_] for name, id_ in sorted(image.topic_ids.items()) if is_seen(name)]
+
+
+async def named_topics(call: Call, is_seen: Callable[[str], bool]) -> list[Topic]:
+    """Return the topic that the path names; for ``ALL_TOPICS``, all that the caller may see.
+
+    Raises:
+        TopicNotFoundError: there is no such topic.
+    """
+    if call.names["topic"] == ALL_TOPICS:
+        return seen_topics(call, is_seen)
+    return [await find_topic(call)]
 
 
 async def find_partition(call: Call) -> tuple[Topic, int, Partition]:

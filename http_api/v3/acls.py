@@ -16,7 +16,7 @@ from http_api.protocol.errors import InvalidFieldError
 from http_api.serving.call import Call
 from http_api.shapes.access import NEW_ACL, NEW_ACLS
 from http_api.shapes.blocks import text
-from http_api.v3.resources import Links, Resource, cluster_id, item_answer
+from http_api.v3.resources import Links, Resource, cluster_id
 from milena.model.access import ANY_HOST, Operation, PatternType, Permission, ResourceType
 from milena.model.errors import MalformedRequestError
 from milena.model.turns import one_turn
@@ -51,7 +51,7 @@ async def list_acls(call: Call) -> web.Response:
     links = Links(call)
     wanted = _filter(call.query())
     items = await _rows(links, await call.ports.access.acls(wanted))
-    return item_answer(links.listing("KafkaAclList", links.url("acls"), items))
+    return links.listing("KafkaAclList", items, "acls")
 
 
 async def create_acl(call: Call) -> web.Response:

@@ -7,32 +7,22 @@ from aiohttp import web
 
 from http_api.serving.call import Call
 from http_api.v3.clusters import find_broker
+from http_api.v3.configs import config_fields
 from http_api.v3.resources import Links, Resource, item_answer
 from milena.model.errors import ConfigNotFoundError
-from raft_meta.machine.topics.configs import broker_configs
+from raft_meta.machine.topics.configs import ConfigValue, broker_configs
 
-_SOURCE = "DEFAULT_CONFIG"
 _ALL_BROKERS = "-"
 
 
-def _config(links: Links, broker_id: int | None, name: str, value: str) -> Resource:
+def _config(links: Links, broker_id: int | None, config: ConfigValue) -> Resource:
     if broker_id is None:
-        head = links.item("KafkaClusterConfig", ("broker-configs", name), f"/broker-config={name}")
+        head = links.item("KafkaClusterConfig", "broker-configs", config.name)
         head["config_type"] = "BROKER"
     else:
-        parts = ("brokers", broker_id, "configs", name)
-        head = links.item("KafkaBrokerConfig", parts, f"/broker={broker_id}/config={name}")
+        head = links.item("KafkaBrokerConfig", "brokers", broker_id, "configs", config.name)
         head["broker_id"] = broker_id
-    return {
-        **head,
-        "name": name,
-        "value": value,
-        "is_default": True,
-        "is_read_only": True,
-        "is_sensitive": False,
-        "source": _SOURCE,
-        "synonyms": [{"name": name, "value": value, "source": _SOURCE}],
-    }
+    return {**head, **config_fields(config, is_read_only=True)}
 
 
 def _one(call: Call, broker_id: int | None) -> web.Response:
@@ -40,7 +30,7 @@ def _one(call: Call, broker_id: int | None) -> web.Response:
     config = broker_configs().get(name)
     if config is None:
         raise ConfigNotFoundError(f"there is no broker config '{name}'")
-    return item_answer(_config(Links(call), broker_id, name, config.value))
+    return item_answer(_config(Links(call), broker_id, config))
 
 
 async def list_configs(call: Call) -> web.Response:
@@ -52,11 +42,8 @@ async def list_configs(call: Call) -> web.Response:
         call.ports.metadata.image.brokers if is_all else [find_broker(call).broker_id]
     )
     values = broker_configs().values()
-    items = [
-        _config(links, id_, config.name, config.value) for id_ in broker_ids for config in values
-    ]
-    url = links.url("brokers", named, "configs")
-    return item_answer(links.listing("KafkaBrokerConfigList", url, items))
+    items = [_config(links, id_, config) for id_ in broker_ids for config in values]
+    return links.listing("KafkaBrokerConfigList", items, "brokers", named, "configs")
 
 
 async def get_config(call: Call) -> web.Response:
@@ -67,10 +54,8 @@ async def get_config(call: Call) -> web.Response:
 async def list_cluster_configs(call: Call) -> web.Response:
     """Return all configs of the cluster."""
     links = Links(call)
-    items = [
-        _config(links, None, config.name, config.value) for config in broker_configs().values()
-    ]
-    return item_answer(links.listing("KafkaClusterConfigList", links.url("broker-configs"), items))
+    items = [_config(links, None, config) for config in broker_configs().values()]
+    return links.listing("KafkaClusterConfigList", items, "broker-configs")
 
 
 async def get_cluster_config(call: Call) -> web.Response:

@@ -22,7 +22,7 @@ async def root(call: Call) -> web.Response:
 
 def _cluster(call: Call, links: Links) -> Resource:
     controller = call.ports.metadata.image.controller_id
-    resource = links.item("KafkaCluster", (), "")
+    resource = links.item("KafkaCluster")
     resource["controller"] = None if controller is None else links.related("brokers", controller)
     for name in ("acls", "brokers", "broker-configs", "consumer-groups", "topics"):
         resource[name.replace("-", "_")] = links.related(name)
@@ -35,7 +35,9 @@ def _cluster(call: Call, links: Links) -> Resource:
 async def list_clusters(call: Call) -> web.Response:
     """Return the list of clusters, which has only this cluster."""
     links = Links(call)
-    return item_answer(links.listing("KafkaClusterList", links.clusters(), [_cluster(call, links)]))
+    metadata = {"self": links.clusters(), "next": None}
+    items = [_cluster(call, links)]
+    return item_answer({"kind": "KafkaClusterList", "metadata": metadata, "data": items})
 
 
 async def get_cluster(call: Call) -> web.Response:
@@ -47,7 +49,7 @@ def _broker(links: Links, broker: Broker) -> Resource:
     parts = ("brokers", broker.broker_id)
     address = urlsplit(broker.api_url)
     return {
-        **links.item("KafkaBroker", parts, f"/broker={broker.broker_id}"),
+        **links.item("KafkaBroker", *parts),
         "broker_id": broker.broker_id,
         "host": address.hostname,
         "port": address.port or (443 if address.scheme == "https" else 80),
@@ -62,7 +64,7 @@ async def list_brokers(call: Call) -> web.Response:
     links = Links(call)
     brokers = call.ports.metadata.image.brokers
     items = [_broker(links, brokers[id_]) for id_ in sorted(brokers)]
-    return item_answer(links.listing("KafkaBrokerList", links.url("brokers"), items))
+    return links.listing("KafkaBrokerList", items, "brokers")
 
 
 def find_broker(call: Call) -> Broker:

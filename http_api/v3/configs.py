@@ -1,7 +1,5 @@
 """v3: configs of a topic."""
 
-from collections.abc import Callable
-
 from aiohttp import web
 
 from http_api.access.needs import ALL_TOPICS
@@ -9,7 +7,7 @@ from http_api.describing.schemas import Fields, check_count
 from http_api.protocol.answers import empty_answer, json_answer
 from http_api.protocol.errors import InvalidFieldError, row_of
 from http_api.serving.call import Call
-from http_api.serving.lookup import find_topic
+from http_api.serving.lookup import find_topic, named_topics
 from http_api.shapes.requests import (
     CONFIG_CHANGE,
     CONFIG_CHANGES,
@@ -27,24 +25,27 @@ _SET_SOURCE = "DYNAMIC_TOPIC_CONFIG"
 _DEFAULT_SOURCE = "DEFAULT_CONFIG"
 
 
-def _config(links: Links, topic: str, config: ConfigValue) -> Resource:
+def config_fields(config: ConfigValue, *, is_read_only: bool) -> Resource:
+    """Return the fields that configs of topics, brokers and the cluster have."""
     synonyms = [{"name": config.name, "value": config.default, "source": _DEFAULT_SOURCE}]
     if not config.is_default:
         synonyms.insert(0, {"name": config.name, "value": config.value, "source": _SET_SOURCE})
     return {
-        **links.item(
-            "KafkaTopicConfig",
-            ("topics", topic, "configs", config.name),
-            f"/topic={topic}/config={config.name}",
-        ),
-        "topic_name": topic,
         "name": config.name,
         "value": config.value,
         "is_default": config.is_default,
-        "is_read_only": False,
+        "is_read_only": is_read_only,
         "is_sensitive": False,
         "source": _DEFAULT_SOURCE if config.is_default else _SET_SOURCE,
         "synonyms": synonyms,
+    }
+
+
+def _config(links: Links, topic: str, config: ConfigValue) -> Resource:
+    return {
+        **links.item("KafkaTopicConfig", "topics", topic, "configs", config.name),
+        "topic_name": topic,
+        **config_fields(config, is_read_only=False),
     }
 
 
@@ -52,24 +53,9 @@ async def list_configs(call: Call) -> web.Response:
     """Return the effective configs of a topic; for the topic ``-``, those of all topics."""
     links = Links(call)
     is_seen = call.rights.seen(ResourceType.TOPIC, Operation.DESCRIBE_CONFIGS)
-    if call.names["topic"] == ALL_TOPICS:
-        return _all_configs(call, links, is_seen)
-    topic = await find_topic(call)
-    items = [_config(links, topic.name, config) for config in effective(topic).values()]
-    url = links.url("topics", topic.name, "configs")
-    return item_answer(links.listing("KafkaTopicConfigList", url, items))
-
-
-def _all_configs(call: Call, links: Links, is_seen: Callable[[str], bool]) -> web.Response:
-    image = call.ports.metadata.image
-    topics = [
-        image.topics[topic_id]
-        for name, topic_id in sorted(image.topic_ids.items())
-        if is_seen(name)
-    ]
+    topics = await named_topics(call, is_seen)
     items = [_config(links, t.name, config) for t in topics for config in effective(t).values()]
-    url = links.url("topics", ALL_TOPICS, "configs")
-    return item_answer(links.listing("KafkaTopicConfigList", url, items))
+    return links.listing("KafkaTopicConfigList", items, "topics", call.names["topic"], "configs")
 
 
 async def get_config(call: Call) -> web.Response:

@@ -25,7 +25,7 @@ def _group(links: Links, group: GroupHead) -> Resource:
     parts = (_ROOT, group.group_id)
     coordinator = group.coordinator
     return {
-        **links.item("KafkaConsumerGroup", parts, f"/consumer-group={group.group_id}"),
+        **links.item("KafkaConsumerGroup", *parts),
         "consumer_group_id": group.group_id,
         # Generation 0 means that no member has ever joined, so clients of the group assign partitions themselves.
         "is_simple": group.generation == 0,
@@ -46,7 +46,7 @@ async def list_groups(call: Call) -> web.Response:
     is_seen = call.rights.seen(ResourceType.GROUP)
     groups = [group for group in await call.ports.groups.groups() if is_seen(group.group_id)]
     items = [_group(links, group) for group in groups]
-    return item_answer(links.listing("KafkaConsumerGroupList", links.url(_ROOT), items))
+    return links.listing("KafkaConsumerGroupList", items, _ROOT)
 
 
 async def _describe(call: Call) -> GroupDescription:
@@ -77,9 +77,8 @@ async def reset_offsets(call: Call) -> web.Response:
 
 def _consumer(links: Links, group: GroupDescription, member: MemberDescription) -> Resource:
     parts = (_ROOT, group.group_id, "consumers", member.member_id)
-    name = f"/consumer-group={group.group_id}/consumer={member.member_id}"
     return {
-        **links.item("KafkaConsumer", parts, name),
+        **links.item("KafkaConsumer", *parts),
         "consumer_group_id": group.group_id,
         "consumer_id": member.member_id,
         "instance_id": member.instance_id,
@@ -93,8 +92,7 @@ async def list_consumers(call: Call) -> web.Response:
     links = Links(call)
     group = await _describe(call)
     items = [_consumer(links, group, member) for member in group.members]
-    url = links.url(_ROOT, group.group_id, "consumers")
-    return item_answer(links.listing("KafkaConsumerList", url, items))
+    return links.listing("KafkaConsumerList", items, _ROOT, group.group_id, "consumers")
 
 
 async def get_consumer(call: Call) -> web.Response:
@@ -118,12 +116,8 @@ def _assignment(
     topic, partition = where
     at = (topic, "partitions", partition)
     parts = (_ROOT, group.group_id, "consumers", member.member_id, "assignments", *at)
-    name = (
-        f"/consumer-group={group.group_id}/consumer={member.member_id}"
-        f"/assignment={topic}/partition={partition}"
-    )
     return {
-        **links.item("KafkaConsumerAssignment", parts, name),
+        **links.item("KafkaConsumerAssignment", *parts),
         "consumer_group_id": group.group_id,
         "consumer_id": member.member_id,
         "topic_name": topic,
@@ -141,8 +135,15 @@ async def list_assignments(call: Call) -> web.Response:
     is_seen = call.rights.seen(ResourceType.TOPIC)
     shown = (where for where in sorted(member.assignment) if is_seen(where[0]))
     items = [_assignment(links, group, member, where) for where in shown]
-    url = links.url(_ROOT, group.group_id, "consumers", member.member_id, "assignments")
-    return item_answer(links.listing("KafkaConsumerAssignmentList", url, items))
+    return links.listing(
+        "KafkaConsumerAssignmentList",
+        items,
+        _ROOT,
+        group.group_id,
+        "consumers",
+        member.member_id,
+        "assignments",
+    )
 
 
 async def get_assignment(call: Call) -> web.Response:
@@ -173,10 +174,9 @@ def _reader(lag: Lag) -> tuple[str, str | None, str]:
 def _lag(links: Links, group_id: str, lag: Lag) -> Resource:
     topic, partition = lag.place.committed.topic, lag.place.committed.partition
     parts = (_ROOT, group_id, "lags", topic, "partitions", partition)
-    name = f"/consumer-group={group_id}/lag={topic}/partition={partition}"
     consumer_id, instance_id, client_id = _reader(lag)
     return {
-        **links.item("KafkaConsumerLag", parts, name),
+        **links.item("KafkaConsumerLag", *parts),
         "consumer_group_id": group_id,
         "topic_name": topic,
         "partition_id": partition,
@@ -194,8 +194,7 @@ async def list_lags(call: Call) -> web.Response:
     links = Links(call)
     group = await _describe(call)
     items = [_lag(links, group.group_id, lag) for lag in await lags_of(call, group)]
-    url = links.url(_ROOT, group.group_id, "lags")
-    return item_answer(links.listing("KafkaConsumerLagList", url, items))
+    return links.listing("KafkaConsumerLagList", items, _ROOT, group.group_id, "lags")
 
 
 async def get_lag(call: Call) -> web.Response:
@@ -229,11 +228,7 @@ async def get_lag_summary(call: Call) -> web.Response:
     consumer = (_ROOT, group.group_id, "consumers", consumer_id)
     return item_answer(
         {
-            **links.item(
-                "KafkaConsumerGroupLagSummary",
-                parts,
-                f"/consumer-group={group.group_id}/lag-summary",
-            ),
+            **links.item("KafkaConsumerGroupLagSummary", *parts),
             "consumer_group_id": group.group_id,
             "max_lag_consumer_id": consumer_id,
             "max_lag_instance_id": instance_id,

@@ -5,7 +5,7 @@ from aiohttp import web
 from http_api.describing.params import ChoiceParam
 from http_api.protocol.errors import ResourceNotFoundError
 from http_api.serving.call import Call
-from http_api.serving.lookup import find_partition, find_topic, partitions_of
+from http_api.serving.lookup import find_partition, find_topic, partitions_of, seen_topics
 from http_api.v3.clusters import find_broker
 from http_api.v3.resources import Links, Resource, item_answer
 from milena.model.access import ResourceType
@@ -23,7 +23,7 @@ def _partition(links: Links, topic: str, partition: int, state: Partition) -> Re
     parts = ("topics", topic, "partitions", partition)
     leader = None if state.leader is None else links.related(*parts, "replicas", state.leader)
     return {
-        **links.item("KafkaPartition", parts, f"/topic={topic}/partition={partition}"),
+        **links.item("KafkaPartition", *parts),
         "topic_name": topic,
         "partition_id": partition,
         "leader": leader,
@@ -37,8 +37,7 @@ async def list_partitions(call: Call) -> web.Response:
     links = Links(call)
     topic = await find_topic(call)
     items = [_partition(links, topic.name, p, state) for p, state in partitions_of(call, topic)]
-    url = links.url("topics", topic.name, "partitions")
-    return item_answer(links.listing("KafkaPartitionList", url, items))
+    return links.listing("KafkaPartitionList", items, "topics", topic.name, "partitions")
 
 
 async def get_partition(call: Call) -> web.Response:
@@ -68,9 +67,8 @@ def _replica(
     links: Links, topic: str, partition: int, state: Partition, broker_id: int
 ) -> Resource:
     parts = ("topics", topic, "partitions", partition, "replicas", broker_id)
-    name = f"/topic={topic}/partition={partition}/replica={broker_id}"
     return {
-        **links.item("KafkaReplica", parts, name),
+        **links.item("KafkaReplica", *parts),
         "topic_name": topic,
         "partition_id": partition,
         "broker_id": broker_id,
@@ -85,8 +83,9 @@ async def list_replicas(call: Call) -> web.Response:
     links = Links(call)
     topic, partition, state = await find_partition(call)
     items = [_replica(links, topic.name, partition, state, id_) for id_ in state.replicas]
-    url = links.url("topics", topic.name, "partitions", partition, "replicas")
-    return item_answer(links.listing("KafkaReplicaList", url, items))
+    return links.listing(
+        "KafkaReplicaList", items, "topics", topic.name, "partitions", partition, "replicas"
+    )
 
 
 async def get_replica(call: Call) -> web.Response:
@@ -103,16 +102,12 @@ async def get_replica(call: Call) -> web.Response:
 async def list_broker_replicas(call: Call) -> web.Response:
     """Return all replicas that a broker holds."""
     links = Links(call)
-    image = call.ports.metadata.image
     broker_id = find_broker(call).broker_id
-    is_seen = call.rights.seen(ResourceType.TOPIC)
+    topics = seen_topics(call, call.rights.seen(ResourceType.TOPIC))
     items = [
         _replica(links, topic.name, partition, state, broker_id)
-        for name, topic_id in sorted(image.topic_ids.items())
-        if is_seen(name)
-        for topic in (image.topics[topic_id],)
+        for topic in topics
         for partition, state in partitions_of(call, topic)
         if broker_id in state.replicas
     ]
-    url = links.url("brokers", broker_id, "partition-replicas")
-    return item_answer(links.listing("KafkaReplicaList", url, items))
+    return links.listing("KafkaReplicaList", items, "brokers", broker_id, "partition-replicas")

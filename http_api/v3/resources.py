@@ -1,6 +1,6 @@
 """v3: the envelopes of items and lists. Links are absolute URLs, with the host name that the client uses."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from aiohttp import web
 
@@ -32,27 +32,29 @@ class Links:
         """Return a link to a resource below the cluster."""
         return {"related": self.url(*parts)}
 
-    def item(self, kind: str, parts: tuple[str | int, ...], name: str) -> Resource:
-        """Return the common fields of an item: kind, metadata and cluster id.
-
-        Args:
-            kind: the kind of the item.
-            parts: the segments of the item's URL below the cluster.
-            name: the item's resource name below the cluster.
-        """
+    def item(self, kind: str, *parts: str | int) -> Resource:
+        """Return the common fields of an item: kind, metadata and cluster id. ``parts``: its URL below the cluster."""
         return {
             "kind": kind,
             "metadata": {
                 "self": self.url(*parts),
-                "resource_name": f"crn:///kafka={self.cluster_id}{name}",
+                "resource_name": f"crn:///kafka={self.cluster_id}{_name(parts)}",
             },
             "cluster_id": self.cluster_id,
         }
 
-    @staticmethod
-    def listing(kind: str, url: str, items: Iterable[object]) -> Resource:
-        """Return a list with all of its items; lists of v3 have no pages here."""
-        return {"kind": kind, "metadata": {"self": url, "next": None}, "data": list(items)}
+    def listing(self, kind: str, items: Iterable[object], *parts: str | int) -> web.Response:
+        """Return a response with all items of the list at ``parts`` below the cluster. Lists have no pages here."""
+        metadata = {"self": self.url(*parts), "next": None}
+        return json_answer({"kind": kind, "metadata": metadata, "data": list(items)})
+
+
+def _name(parts: Sequence[str | int]) -> str:
+    """Return a resource's name: ``topics, orders, partitions, 0`` becomes ``/topic=orders/partition=0``."""
+    name = ""
+    for kind, id_ in zip(parts[::2], parts[1::2], strict=False):
+        name += f"/{str(kind)[:-1]}={id_}"
+    return f"{name}/{parts[-1]}" if len(parts) % 2 else name
 
 
 def cluster_id(call: Call) -> str:

@@ -10,7 +10,7 @@ from http_api.protocol.answers import empty_answer
 from http_api.protocol.errors import InvalidFieldError
 from http_api.protocol.media import check_json_type
 from http_api.serving.call import Call
-from http_api.serving.lookup import find_topic
+from http_api.serving.lookup import find_topic, seen_topics
 from http_api.shapes.requests import ASSIGNMENT, NEW_CONFIG, NEW_TOPIC_V3, TOPIC_CHANGE
 from http_api.v3.resources import Links, Resource, cluster_id, item_answer
 from milena.model.access import ResourceType
@@ -22,7 +22,7 @@ def topic_resource(links: Links, topic: Topic) -> Resource:
     """Return a topic in v3's form."""
     parts = ("topics", topic.name)
     return {
-        **links.item("KafkaTopic", parts, f"/topic={topic.name}"),
+        **links.item("KafkaTopic", *parts),
         "topic_name": topic.name,
         "is_internal": topic.name.startswith("__"),
         "replication_factor": topic.replication_factor,
@@ -36,11 +36,9 @@ def topic_resource(links: Links, topic: Topic) -> Resource:
 async def list_topics(call: Call) -> web.Response:
     """Return all topics."""
     links = Links(call)
-    image = call.ports.metadata.image
-    is_seen = call.rights.seen(ResourceType.TOPIC)
-    shown = (id_ for name, id_ in sorted(image.topic_ids.items()) if is_seen(name))
-    items = [topic_resource(links, image.topics[id_]) for id_ in shown]
-    return item_answer(links.listing("KafkaTopicList", links.url("topics"), items))
+    topics = seen_topics(call, call.rights.seen(ResourceType.TOPIC))
+    items = [topic_resource(links, topic) for topic in topics]
+    return links.listing("KafkaTopicList", items, "topics")
 
 
 async def get_topic(call: Call) -> web.Response:
