@@ -9,6 +9,7 @@ from http_api.shapes.blocks import (
     constant,
     count,
     listing,
+    maybe,
     nullable,
     request,
     text,
@@ -57,18 +58,14 @@ USERS = answer("Users", total=count("of all that fit"), users=listing(USER, "tho
 USER_CHANGE = request(
     "UserChangeIn",
     {"password": "correct horse battery"},
-    password=Optional(nullable(_PASSWORD)),
-    is_superuser=Optional(nullable(boolean("absent: as it is; of a new user, no"))),
-    keep_previous=Optional(
-        nullable(boolean("the password before stays good, too, until the next change"))
-    ),
-    revoke_tokens=Optional(nullable(boolean("the user's tokens are deleted; absent: they stay"))),
-    scram=Optional(
-        nullable(
-            boolean(
-                "whether the user has SCRAM credentials, made from 'password'; absent: a new password renews "
-                "those that it has"
-            )
+    password=maybe(_PASSWORD),
+    is_superuser=maybe(boolean("absent: as it is; of a new user, no")),
+    keep_previous=maybe(boolean("the password before stays good, too, until the next change")),
+    revoke_tokens=maybe(boolean("the user's tokens are deleted; absent: they stay")),
+    scram=maybe(
+        boolean(
+            "whether the user has SCRAM credentials, made from 'password'; absent: a new password renews "
+            "those that it has"
         )
     ),
 )
@@ -100,9 +97,9 @@ NEW_TOKEN = request(
         "lifetime_ms": 86_400_000,
         "grants": [{"resource_type": "TOPIC", "name": "orders", "operations": ["READ"]}],
     },
-    note=Optional(nullable(text("for people", maxLength=_NOTE_LENGTH_MAX))),
-    lifetime_ms=Optional(nullable(count("absent: it has no end", least=1))),
-    grants=Optional(nullable(listing(GRANT, maxItems=GRANTS_MAX))),
+    note=maybe(text("for people", maxLength=_NOTE_LENGTH_MAX)),
+    lifetime_ms=maybe(count("absent: it has no end", least=1)),
+    grants=maybe(listing(GRANT, maxItems=GRANTS_MAX)),
 )
 TOKEN_MADE = answer("TokenMade", **_TOKEN, token=text("what is to be sent; shown only here"))
 

@@ -119,6 +119,11 @@ class Optional:
     part: Part
 
 
+def maybe(part: Part) -> Optional:
+    """A field that may be left out, or be null."""
+    return Optional(nullable(part))
+
+
 def optionals(parts: Mapping[str, Part]) -> dict[str, Optional]:
     """Fields of which each may be left out."""
     return {name: Optional(part) for name, part in parts.items()}

@@ -14,7 +14,9 @@ from http_api.shapes.blocks import (
     integer,
     listing,
     mapping,
+    maybe,
     nullable,
+    optionals,
     request,
     text,
 )
@@ -33,58 +35,40 @@ NEW_CONSUMER = answer(
         "auto.offset.reset": "earliest",
         "auto.commit.enable": "false",
     },
-    name=Optional(nullable(text("absent: the consumer is given one", minLength=1, maxLength=255))),
-    format=Optional(
+    **optionals(
         {
-            "description": "`binary` (default), `json` or `text`: how its records are written",
-            "type": ["string", "null"],
-        }
-    ),
-    **{
-        "auto.offset.reset": Optional(
-            {
+            "name": nullable(text("absent: the consumer is given one", minLength=1, maxLength=255)),
+            "format": {
+                "description": "`binary` (default), `json` or `text`: how its records are written",
+                "type": ["string", "null"],
+            },
+            "auto.offset.reset": {
                 "description": "where it begins where nothing is committed: `latest` (default, and committed at once), "
                 "`earliest` or `none`",
                 "type": ["string", "null"],
-            }
-        )
-    },
-    **{
-        "auto.commit.enable": Optional(
-            {
+            },
+            "auto.commit.enable": {
                 **_WORD_OR_BOOLEAN,
                 "description": "commit what was delivered by itself; default true",
-            }
-        )
-    },
-    **{"enable.auto.commit": Optional({**_WORD_OR_BOOLEAN, "description": "the same"})},
-    **{
-        "commit.offsets": Optional(
-            {
+            },
+            "enable.auto.commit": {**_WORD_OR_BOOLEAN, "description": "the same"},
+            "commit.offsets": {
                 "description": "what the `offset` of a commit names: `last`, the last record that was read (as in "
                 "Confluent's proxy), or `next`, the next one to read (as in Strimzi's bridge); default: the node's "
                 "`rest_commit_offsets`",
                 "type": ["string", "null"],
-            }
-        )
-    },
-    **{"isolation.level": Optional(nullable(text("`read_committed`, and there is no other")))},
-    **{
-        "fetch.min.bytes": Optional(
-            {
+            },
+            "isolation.level": nullable(text("`read_committed`, and there is no other")),
+            "fetch.min.bytes": {
                 **_WORD_OR_NUMBER,
                 "description": "a call waits for so many bytes; default 1; -1: until its time is up",
-            }
-        )
-    },
-    **{
-        "consumer.request.timeout.ms": Optional(
-            {
+            },
+            "consumer.request.timeout.ms": {
                 **_WORD_OR_NUMBER,
                 "description": "how long a call waits when there is nothing; default 1000",
-            }
-        )
-    },
+            },
+        }
+    ),
 )
 CONSUMER = answer(
     "Consumer",
@@ -95,8 +79,8 @@ CONSUMER = answer(
 SUBSCRIBE = request(
     "SubscriptionIn",
     {"topics": ["orders"]},
-    topics=Optional(nullable(listing(_TOPIC, "they need not exist yet", maxItems=1000))),
-    topic_pattern=Optional(nullable(text("a regular expression that whole names of topics match"))),
+    topics=maybe(listing(_TOPIC, "they need not exist yet", maxItems=1000)),
+    topic_pattern=maybe(text("a regular expression that whole names of topics match")),
 )
 SUBSCRIPTION = answer(
     "Subscription",
@@ -115,13 +99,13 @@ ASSIGNMENTS = answer(
     "Assignments", partitions=listing(answer("AssignedPartition", topic=text(), partition=count()))
 )
 
-_METADATA = nullable(text("kept with a commit; at most 4096 bytes"))
+_METADATA = maybe(text("kept with a commit; at most 4096 bytes"))
 POSITION_IN = request(
     "PositionIn",
     topic=_TOPIC,
     partition=count(),
     offset=count("of the next record to read"),
-    metadata=Optional(_METADATA),
+    metadata=_METADATA,
 )
 TIME_IN = request(
     "TimePositionIn",
@@ -131,13 +115,13 @@ TIME_IN = request(
         "description": "the first record at or after it: ms since 1970, or ISO-8601",
         "type": ["integer", "string"],
     },
-    metadata=Optional(_METADATA),
+    metadata=_METADATA,
 )
 POSITIONS = request(
     "PositionsIn",
     {"offsets": [{"topic": "orders", "partition": 0, "offset": 17}]},
-    offsets=Optional(nullable(listing(POSITION_IN, maxItems=10_000))),
-    timestamps=Optional(nullable(listing(TIME_IN, maxItems=10_000))),
+    offsets=maybe(listing(POSITION_IN, maxItems=10_000)),
+    timestamps=maybe(listing(TIME_IN, maxItems=10_000)),
 )
 
 CONSUMER_COMMIT_ITEM = Shape(
@@ -152,7 +136,7 @@ CONSUMER_COMMIT_ITEM = Shape(
                 )
             ),
             next_offset=Optional(count("of the next record to read, under either name")),
-            metadata=Optional(_METADATA),
+            metadata=_METADATA,
         ),
         "anyOf": [{"required": ["offset"]}, {"required": ["next_offset"]}],
     },
@@ -160,12 +144,8 @@ CONSUMER_COMMIT_ITEM = Shape(
 CONSUMER_COMMIT = request(
     "ConsumerCommitIn",
     {"offsets": [{"topic": "orders", "partition": 0, "offset": 16}]},
-    offsets=Optional(
-        nullable(listing(CONSUMER_COMMIT_ITEM, "`offset` N commits N+1", maxItems=10_000))
-    ),
-    partitions=Optional(
-        nullable(listing(CONSUMER_COMMIT_ITEM, "`offset` N commits N", maxItems=10_000))
-    ),
+    offsets=maybe(listing(CONSUMER_COMMIT_ITEM, "`offset` N commits N+1", maxItems=10_000)),
+    partitions=maybe(listing(CONSUMER_COMMIT_ITEM, "`offset` N commits N", maxItems=10_000)),
 )
 CONSUMER_OFFSETS = answer(
     "ConsumerOffsets",
@@ -191,36 +171,24 @@ HEARTBEAT = request(
     "HeartbeatIn",
     {"member_epoch": 0, "topics": ["orders"], "owned": []},
     member_epoch=integer("0 joins, -1 leaves, else the one last heard", minimum=-1),
-    member_id=Optional(
-        nullable(text("absent: a member that joins is given one", minLength=1, maxLength=255))
+    member_id=maybe(text("absent: a member that joins is given one", minLength=1, maxLength=255)),
+    instance_id=maybe(
+        text("names the member across restarts of its process", minLength=1, maxLength=255)
     ),
-    instance_id=Optional(
-        nullable(
-            text("names the member across restarts of its process", minLength=1, maxLength=255)
-        )
+    client_id=maybe(text("for people", maxLength=255)),
+    topics=maybe(listing(_TOPIC, "absent: as before", maxItems=1000)),
+    pattern=maybe(text("a regular expression that whole names of topics match", maxLength=1024)),
+    assignor=maybe(choice("sticky", "range", "roundrobin", description="default sticky")),
+    session_timeout_ms=maybe(
+        integer("without a heartbeat for so long it is out", minimum=1000, maximum=300_000)
     ),
-    client_id=Optional(nullable(text("for people", maxLength=255))),
-    topics=Optional(nullable(listing(_TOPIC, "absent: as before", maxItems=1000))),
-    pattern=Optional(
-        nullable(text("a regular expression that whole names of topics match", maxLength=1024))
+    rebalance_timeout_ms=maybe(
+        count("how long it may take to give partitions back; default 60000", least=1)
     ),
-    assignor=Optional(
-        nullable(choice("sticky", "range", "roundrobin", description="default sticky"))
-    ),
-    session_timeout_ms=Optional(
-        nullable(
-            integer("without a heartbeat for so long it is out", minimum=1000, maximum=300_000)
-        )
-    ),
-    rebalance_timeout_ms=Optional(
-        nullable(count("how long it may take to give partitions back; default 60000", least=1))
-    ),
-    owned=Optional(
-        nullable(
-            listing(
-                TOPIC_PARTITIONS_IN,
-                "what it works on: says what it has given back; absent: as before",
-            )
+    owned=maybe(
+        listing(
+            TOPIC_PARTITIONS_IN,
+            "what it works on: says what it has given back; absent: as before",
         )
     ),
 )
@@ -240,15 +208,15 @@ COMMIT_ITEM = request(
     topic=_TOPIC,
     partition=count(),
     offset=count("of the next record to read"),
-    leader_epoch=Optional(nullable(integer("of the record before it", minimum=-1))),
-    metadata=Optional(_METADATA),
+    leader_epoch=maybe(integer("of the record before it", minimum=-1)),
+    metadata=_METADATA,
 )
 COMMIT = request(
     "CommitIn",
     {"offsets": [{"topic": "orders", "partition": 0, "offset": 17}]},
     offsets=listing(COMMIT_ITEM, "all of them, or none", maxItems=10_000),
-    member_id=Optional(nullable(text("absent: for a group without members"))),
-    member_epoch=Optional(nullable(integer("the member's", minimum=-1))),
+    member_id=maybe(text("absent: for a group without members")),
+    member_epoch=maybe(integer("the member's", minimum=-1)),
 )
 
 _OFFSETS = mapping(
@@ -295,12 +263,8 @@ GROUPS = answer(
         answer(
             "GroupSummary",
             **_HEAD,
-            lag=Optional(
-                nullable(
-                    count(
-                        "what is left to read; null: not known; told where the list is sorted by it"
-                    )
-                )
+            lag=maybe(
+                count("what is left to read; null: not known; told where the list is sorted by it")
             ),
         ),
         "by id, unless another order is asked for",
@@ -365,5 +329,5 @@ RESET = request(
         ),
         "anyOf": [choice("earliest", "latest"), count(), text()],
     },
-    partitions=Optional(nullable(listing(count(), "absent: all of the topic"))),
+    partitions=maybe(listing(count(), "absent: all of the topic")),
 )

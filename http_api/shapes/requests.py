@@ -17,6 +17,7 @@ from http_api.shapes.blocks import (
     integer,
     listing,
     mapping,
+    maybe,
     nothing,
     nullable,
     optionals,
@@ -33,7 +34,7 @@ RECORD_HEADER = Shape(
         **closed_fields(
             key=Optional(text("the header's name")),
             name=Optional(text("another word for `key`")),
-            value=Optional(nullable(base64("the header's bytes"))),
+            value=maybe(base64("the header's bytes")),
         ),
         "oneOf": [{"required": ["key"]}, {"required": ["name"]}],
     },
@@ -54,9 +55,9 @@ def _record(name: str, key: Part, value: Part) -> Shape:
         name,
         key=Optional(key),
         value=Optional(value),
-        partition=Optional(nullable(count("wins over the path's"))),
+        partition=maybe(count("wins over the path's")),
         timestamp=Optional(TIME),
-        headers=Optional(nullable(listing(RECORD_HEADER))),
+        headers=maybe(listing(RECORD_HEADER)),
     )
 
 
@@ -108,18 +109,18 @@ TRANSACTION_WRITE = request(
         },
         minItems=1,
     ),
-    partition=Optional(nullable(count("of records that name none"))),
+    partition=maybe(count("of records that name none")),
 )
 TRANSACTION_OFFSET = request(
     "TransactionOffsetIn",
     group=text(minLength=1),
     **_PARTITION_NAMED,
     next_offset=count("of the record to read next"),
-    member_id=Optional(nullable(text("absent: the group has no members"))),
-    member_epoch=Optional(nullable(integer("of that member"))),
-    metadata=Optional(nullable(text("whatever its committer wants to keep with it"))),
+    member_id=maybe(text("absent: the group has no members")),
+    member_epoch=maybe(integer("of that member")),
+    metadata=maybe(text("whatever its committer wants to keep with it")),
 )
-_OFFSETS = nullable(listing(TRANSACTION_OFFSET, maxItems=TRANSACTION_OFFSETS_MAX))
+_OFFSETS = maybe(listing(TRANSACTION_OFFSET, maxItems=TRANSACTION_OFFSETS_MAX))
 TRANSACTION = request(
     "TransactionIn",
     {
@@ -129,15 +130,15 @@ TRANSACTION = request(
         ],
         "offsets": [{"group": "payer", "topic": "orders", "partition": 0, "next_offset": 42}],
     },
-    writes=Optional(nullable(listing(TRANSACTION_WRITE, maxItems=WRITES_MAX))),
-    offsets=Optional(_OFFSETS),
+    writes=maybe(listing(TRANSACTION_WRITE, maxItems=WRITES_MAX)),
+    offsets=_OFFSETS,
 )
 BEGIN_TRANSACTION = request(
     "BeginTransactionIn",
     {"transactional_id": "payer-1", "timeout_ms": 30_000},
     transactional_id=text(minLength=1, maxLength=PRODUCER_NAME_CHARS_MAX),
-    timeout_ms=Optional(
-        nullable(integer("how long it may stay open; absent: 30000", minimum=1, maximum=900_000))
+    timeout_ms=maybe(
+        integer("how long it may stay open; absent: 30000", minimum=1, maximum=900_000)
     ),
 )
 WRITTEN_EXTENT = request(
@@ -150,7 +151,7 @@ COMMIT_TRANSACTION = request(
     "CommitTransactionIn",
     {"writes": [{"topic": "payments", "partition": 0, "end_offset": 7, "records": 2}]},
     writes=listing(WRITTEN_EXTENT, "what is not named here is aborted"),
-    offsets=Optional(_OFFSETS),
+    offsets=_OFFSETS,
 )
 ABORT_TRANSACTION = request("AbortTransactionIn")
 
@@ -199,7 +200,7 @@ NEW_TOPIC_V3 = request(
             "anyOf": [mapping(listing(count())), listing(ASSIGNMENT), nothing()],
         }
     ),
-    validate_only=Optional(nullable(boolean("only check that it could be created"))),
+    validate_only=maybe(boolean("only check that it could be created")),
 )
 
 CONFIG_VALUE = request(
@@ -208,15 +209,13 @@ CONFIG_VALUE = request(
 CONFIG_CHANGE = request(
     "ConfigChangeIn",
     name=text(minLength=1),
-    value=Optional(
-        nullable(
-            {
-                "type": ["string", "number", "boolean"],
-                "description": "what SET needs; DELETE takes none",
-            }
-        )
+    value=maybe(
+        {
+            "type": ["string", "number", "boolean"],
+            "description": "what SET needs; DELETE takes none",
+        }
     ),
-    operation=Optional(nullable(choice("SET", "DELETE"))),
+    operation=maybe(choice("SET", "DELETE")),
 )
 CONFIG_CHANGES = request(
     "ConfigChangesIn",
@@ -227,7 +226,7 @@ CONFIG_CHANGES = request(
         ]
     },
     data=listing(CONFIG_CHANGE),
-    validate_only=Optional(nullable(boolean("only check that it could be done"))),
+    validate_only=maybe(boolean("only check that it could be done")),
 )
 
 TOPIC_CONFIG_CHANGES = request(
@@ -236,7 +235,7 @@ TOPIC_CONFIG_CHANGES = request(
 TOPICS_CONFIG_CHANGES = request(
     "TopicsConfigChangesIn",
     data=listing(TOPIC_CONFIG_CHANGES, "each topic once", minItems=1),
-    validate_only=Optional(nullable(boolean("only check that it could be done"))),
+    validate_only=maybe(boolean("only check that it could be done")),
 )
 ANY_CONFIG_CHANGES = Shape(
     "AnyConfigChangesIn",
@@ -260,13 +259,11 @@ DELETE_RECORDS = request(
 NEW_PRODUCER = request(
     "ProducerIn",
     {"name": "billing"},
-    name=Optional(
-        nullable(
-            text(
-                "printable characters; who had this name before is fenced",
-                minLength=1,
-                maxLength=PRODUCER_NAME_CHARS_MAX,
-            )
+    name=maybe(
+        text(
+            "printable characters; who had this name before is fenced",
+            minLength=1,
+            maxLength=PRODUCER_NAME_CHARS_MAX,
         )
     ),
 )
@@ -275,38 +272,32 @@ MOVED_PARTITION = request(
     "MovedPartitionIn",
     topic=text(),
     partition=count(),
-    replicas=Optional(
-        nullable(
-            listing(integer(), "brokers, the preferred leader first; null: where it was before")
-        )
+    replicas=maybe(
+        listing(integer(), "brokers, the preferred leader first; null: where it was before")
     ),
 )
 REASSIGN = request(
     "ReassignmentIn",
     {"drain": 2, "dry_run": True},
-    partitions=Optional(nullable(listing(MOVED_PARTITION, "partitions by name"))),
-    drain=Optional(nullable(count("a broker that shall hold nothing", least=1))),
-    rebalance=Optional(nullable(boolean("move as little as makes the cluster even"))),
-    throttle_bytes_per_s=Optional(
-        nullable(count("most that a node sends to new replicas; 0: as the node is configured"))
+    partitions=maybe(listing(MOVED_PARTITION, "partitions by name")),
+    drain=maybe(count("a broker that shall hold nothing", least=1)),
+    rebalance=maybe(boolean("move as little as makes the cluster even")),
+    throttle_bytes_per_s=maybe(
+        count("most that a node sends to new replicas; 0: as the node is configured")
     ),
-    max_concurrent=Optional(
-        nullable(
-            integer(
-                "partitions that move at a time; 0: all",
-                minimum=0,
-                default=MOVES_CONCURRENT_DEFAULT,
-            )
+    max_concurrent=maybe(
+        integer(
+            "partitions that move at a time; 0: all",
+            minimum=0,
+            default=MOVES_CONCURRENT_DEFAULT,
         )
     ),
-    dry_run=Optional(nullable(boolean("only say what would move"))),
+    dry_run=maybe(boolean("only say what would move")),
 )
 DRAIN = request(
     "DrainIn",
     {"timeout_ms": 10_000},
-    timeout_ms=Optional(
-        nullable(
-            integer("how long to wait", minimum=1, maximum=DRAIN_MS_MAX, default=DRAIN_MS_DEFAULT)
-        )
+    timeout_ms=maybe(
+        integer("how long to wait", minimum=1, maximum=DRAIN_MS_MAX, default=DRAIN_MS_DEFAULT)
     ),
 )
