@@ -11,7 +11,7 @@ from http_api.access.needs import Access
 from http_api.describing.params import Param, ParamPlace
 from http_api.describing.path_params import names_in, params_in
 from http_api.protocol.media import JSON_TYPE, V2_TYPE
-from http_api.shapes.blocks import Part, Shape
+from http_api.shapes.blocks import Part
 from milena.model.errors import MilenaError
 
 if TYPE_CHECKING:
@@ -206,11 +206,12 @@ def v2_content(part: Part) -> Content:
     return {V2_TYPE: part, JSON_TYPE: part}
 
 
-def ok(shape: Shape, description: str) -> tuple[Answer, ...]:
-    """Return the response 200 with JSON."""
-    return (Answer(description=description, content=json_content(shape)),)
+def ok(part: Part, description: str, *headers: str, status: int = 200) -> tuple[Answer, ...]:
+    """Return a successful response with JSON. ``headers`` are names from ``openapi.HEADERS``."""
+    content = json_content(part)
+    return (Answer(status=status, description=description, content=content, headers=headers),)
 
 
-def ok_v2(shape: Shape, description: str) -> tuple[Answer, ...]:
+def ok_v2(part: Part, description: str, *headers: str) -> tuple[Answer, ...]:
     """Return the response 200 with JSON, under v2's name or as ``application/json``."""
-    return (Answer(description=description, content=v2_content(shape)),)
+    return (Answer(description=description, content=v2_content(part), headers=headers),)

@@ -33,7 +33,6 @@ from http_api.serving.endpoint import (
     json_content,
     ok_v2,
     route,
-    v2_content,
 )
 from http_api.shapes import requests, v2
 from http_api.shapes.blocks import raw_bytes
@@ -114,10 +113,7 @@ _PRODUCE_HEADERS = (produce_head.RECORD_FORMAT,)
 _SENT_OFF = Answer(
     status=204, description="With `async=true`: it is on its way", headers=_PRODUCE_HEADERS
 )
-_PRODUCED_TO_TOPIC = (
-    Answer(description=_PRODUCED, content=v2_content(v2.PRODUCED), headers=_PRODUCE_HEADERS),
-    _SENT_OFF,
-)
+_PRODUCED_TO_TOPIC = (*ok_v2(v2.PRODUCED, _PRODUCED, *_PRODUCE_HEADERS), _SENT_OFF)
 _PRODUCED_TO_PARTITION = (
     Answer(
         description=f"{_PRODUCED} For an encoded batch: where it is.",
@@ -240,11 +236,7 @@ V2_ROUTES = (
         "getOffsets",
         metadata.get_offsets,
         "Readable offsets of a partition",
-        (
-            Answer(
-                description="The readable range", content=v2_content(v2.OFFSETS), headers=("ETag",)
-            ),
-        ),
+        ok_v2(v2.OFFSETS, "The readable range", "ETag"),
         errors=(*PARTITION_ERRORS, *LEADER_ERRORS),
         access=on_topic(Operation.DESCRIBE),
     ),

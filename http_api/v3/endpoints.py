@@ -13,7 +13,7 @@ from http_api.describing.error_sets import (
 from http_api.protocol.errors import InvalidFieldError, ResourceNotFoundError
 from http_api.records.produce_head import ACKS, TIMEOUT_MS
 from http_api.records.transaction_header import TRANSACTION
-from http_api.serving.endpoint import Answer, Body, Tag, json_content, ok, route
+from http_api.serving.endpoint import Body, Tag, json_content, ok, route
 from http_api.shapes import requests, v3, v3_records
 from http_api.v3 import (
     broker_configs,
@@ -126,15 +126,8 @@ _TOPIC_ROUTES = (
         topics.create_topic,
         "Create a topic",
         (
-            Answer(
-                description="It could be created (`validate_only`)", content=json_content(v3.TOPIC)
-            ),
-            Answer(
-                status=201,
-                description="It is there, on this node and soon on all",
-                content=json_content(v3.TOPIC),
-                headers=("Location",),
-            ),
+            *ok(v3.TOPIC, "It could be created (`validate_only`)"),
+            *ok(v3.TOPIC, "It is there, on this node and soon on all", "Location", status=201),
         ),
         access=IN_REQUEST,
         body=Body(content=json_content(requests.NEW_TOPIC_V3)),
@@ -207,12 +200,10 @@ _RECORD_ROUTES = (
         "v3ProduceBatch",
         record_batch.produce_batch,
         "Append some records, each named by an id",
-        (
-            Answer(
-                status=207,
-                description="What was taken and what was not, each in the order of the request",
-                content=json_content(v3_records.BATCH_RECEIPTS),
-            ),
+        ok(
+            v3_records.BATCH_RECEIPTS,
+            "What was taken and what was not, each in the order of the request",
+            status=207,
         ),
         ACKS.param,
         TIMEOUT_MS.param,
@@ -292,10 +283,10 @@ _CONFIG_ROUTES = (
         "Change several configs at once",
         (
             *DONE,
-            Answer(
+            *ok(
+                v3.CONFIG_FAILURES,
+                "With `-` as the topic: topics that could not be changed; the others are",
                 status=207,
-                description="With `-` as the topic: topics that could not be changed; the others are",
-                content=json_content(v3.CONFIG_FAILURES),
             ),
         ),
         access=on_topic(Operation.ALTER_CONFIGS, is_filtered=True),
@@ -373,11 +364,9 @@ _PARTITION_ROUTES = (
         "v3GetReassignment",
         reassignments.get_reassignments,
         "Where a partition is moving",
-        (
-            Answer(
-                description="The move; a list of them where `-` stands for all partitions",
-                content=json_content({"anyOf": [v3.REASSIGNMENT, v3.REASSIGNMENTS]}),
-            ),
+        ok(
+            {"anyOf": [v3.REASSIGNMENT, v3.REASSIGNMENTS]},
+            "The move; a list of them where `-` stands for all partitions",
         ),
         access=on_topic(Operation.DESCRIBE, is_filtered=True),
         is_current=True,

@@ -66,10 +66,7 @@ ACCESS_ROUTES = (
         "putUser",
         access.put_user,
         "Make a user, or change one",
-        (
-            Answer(description="It is changed", content=json_content(shapes.USER)),
-            Answer(status=201, description="It is made", content=json_content(shapes.USER)),
-        ),
+        (*ok(shapes.USER, "It is changed"), *ok(shapes.USER, "It is made", status=201)),
         access=STRICT,
         description=(
             "Needs ALTER on the cluster; superusers are made and changed by superusers. A caller that came with a "
@@ -111,13 +108,7 @@ ACCESS_ROUTES = (
         "createToken",
         access.create_token,
         "Make a token",
-        (
-            Answer(
-                status=201,
-                description="The token. It is shown only in this response",
-                content=json_content(shapes.TOKEN_MADE),
-            ),
-        ),
+        ok(shapes.TOKEN_MADE, "The token. It is shown only in this response", status=201),
         access=STRICT,
         description=(
             "It may what its user may, or, with `grants`, what both say. One that is made with a token never lives "
