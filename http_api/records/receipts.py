@@ -5,8 +5,7 @@ from collections.abc import Sequence
 import orjson
 
 from http_api.protocol.answers import printable
-from http_api.protocol.errors import row_of
-from http_api.protocol.kafka_codes import kafka_code_of
+from http_api.protocol.errors import kafka_code_of, row_of
 from milena.model.errors import MilenaError
 from milena.model.requests import ProduceReceipt, Receipts
 

@@ -23,7 +23,7 @@ from typing import cast
 
 from http_api.access import on_behalf
 from http_api.access.certificates import certificate_of
-from http_api.protocol.kafka_codes import kafka_code_of
+from http_api.protocol.errors import kafka_code_of
 from http_api.serving.connections import Connections
 from http_api.serving.places import pause
 from http_api.serving.quotas import Payer, Quotas, payer_of

@@ -10,7 +10,8 @@ A fetch waits at the ends of all its partitions at once, until there is enough t
 import asyncio
 from typing import NamedTuple
 
-from http_api.protocol.kafka_codes import KafkaCode, kafka_code_of
+from http_api.protocol.errors import kafka_code_of
+from http_api.protocol.kafka_codes import KafkaCode
 from milena.model.access import Operation, ResourceType
 from milena.model.errors import MilenaError
 from milena.model.requests import FetchRequest

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from http_api.ports.groups import OffsetToCommit, PartitionCommit
-from http_api.protocol.kafka_codes import KafkaCode, kafka_code_of
+from http_api.protocol.errors import kafka_code_of
+from http_api.protocol.kafka_codes import KafkaCode
 from milena.model.access import Operation, ResourceType
 from milena.model.errors import (
     GroupNotEmptyError,

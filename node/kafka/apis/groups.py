@@ -9,7 +9,8 @@ request), KIP-814 (skipped assignments).
 
 from typing import Any
 
-from http_api.protocol.kafka_codes import KafkaCode, kafka_code_of
+from http_api.protocol.errors import kafka_code_of
+from http_api.protocol.kafka_codes import KafkaCode
 from milena.model.access import Operation, ResourceType
 from milena.model.errors import (
     InvalidConsumerError,

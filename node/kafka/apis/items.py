@@ -29,7 +29,8 @@ from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
 from typing import Any, TypeVar
 from uuid import UUID
 
-from http_api.protocol.kafka_codes import KafkaCode, kafka_code_of
+from http_api.protocol.errors import kafka_code_of
+from http_api.protocol.kafka_codes import KafkaCode
 from milena.model.errors import MilenaError
 from node.kafka.apis.api import KafkaCall
 

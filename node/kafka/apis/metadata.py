@@ -8,7 +8,8 @@ under the node's rule (``auto_create_topics``), if the client allows that.
 import asyncio
 from collections.abc import Collection
 
-from http_api.protocol.kafka_codes import KafkaCode, kafka_code_of
+from http_api.protocol.errors import kafka_code_of
+from http_api.protocol.kafka_codes import KafkaCode
 from milena.model.access import CLUSTER_NAME, Operation, ResourceType
 from milena.model.errors import MilenaError, TopicNotFoundError
 from node.kafka.apis.api import Body, KafkaCall, KafkaServices, TopicRowKept, serves

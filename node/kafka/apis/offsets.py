@@ -6,7 +6,8 @@ Source: KIP-79 (search by time), KIP-207 and KIP-320 (leader epochs), KIP-734 (g
 
 from collections.abc import Awaitable, Callable
 
-from http_api.protocol.kafka_codes import KafkaCode, kafka_code_of
+from http_api.protocol.errors import kafka_code_of
+from http_api.protocol.kafka_codes import KafkaCode
 from milena.model.access import Operation, ResourceType
 from milena.model.errors import MilenaError
 from milena.model.requests import FetchRequest

@@ -7,7 +7,8 @@ response; if it fails, the connection ends, so that the client asks for the lead
 
 from dataclasses import dataclass
 
-from http_api.protocol.kafka_codes import KafkaCode, kafka_code_of
+from http_api.protocol.errors import kafka_code_of
+from http_api.protocol.kafka_codes import KafkaCode
 from http_api.records.producer_owners import authorize_producer_id, authorize_transactional_id
 from milena.model.access import Operation, ResourceType
 from milena.model.batch.header import BatchHeader

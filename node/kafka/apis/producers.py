@@ -3,7 +3,8 @@
 Source: KIP-98, KIP-360 (a producer asks for its next epoch), KIP-890.
 """
 
-from http_api.protocol.kafka_codes import KafkaCode, kafka_code_of
+from http_api.protocol.errors import kafka_code_of
+from http_api.protocol.kafka_codes import KafkaCode
 from http_api.records.producer_owners import note_take_over
 from milena.model.errors import FeatureLevelError, ForbiddenError, InvalidRequestError, MilenaError
 from node.kafka.apis.api import Body, KafkaCall, KafkaServices, serves

@@ -13,7 +13,8 @@ epoch for each transaction).
 from collections.abc import Mapping
 
 from http_api.ports.groups import OffsetToCommit
-from http_api.protocol.kafka_codes import KafkaCode, kafka_code_of
+from http_api.protocol.errors import kafka_code_of
+from http_api.protocol.kafka_codes import KafkaCode
 from http_api.records.producer_owners import authorize_transactional_id
 from milena.model.access import Operation, ResourceType
 from milena.model.errors import (

@@ -1,10 +1,10 @@
-"""The one table from errors to Kafka's codes."""
+"""Kafka's codes, and those of errors."""
 
 import pytest
 from kafka import errors as kafka_errors
 
-from http_api.protocol.errors import ERROR_TABLE
-from http_api.protocol.kafka_codes import KAFKA_TABLE, KafkaCode, kafka_code_of
+from http_api.protocol.errors import kafka_code_of
+from http_api.protocol.kafka_codes import KafkaCode
 from milena.model import errors as e
 
 FORMER_NAMES = {
@@ -15,10 +15,6 @@ FORMER_NAMES = {
 """Names that kafka-python has in place of Kafka's."""
 UNKNOWN = {KafkaCode.INVALID_REGULAR_EXPRESSION: 128}
 """Codes that kafka-python does not have, and their numbers in Kafka's protocol guide."""
-
-
-def test_every_error_has_one_row() -> None:
-    assert KAFKA_TABLE.keys() == ERROR_TABLE.keys()
 
 
 def test_the_codes_have_the_names_of_kafka() -> None:

@@ -6,8 +6,7 @@ import orjson
 import pytest
 
 from http_api.ports.node import ApiLimits
-from http_api.protocol.errors import ERROR_TABLE
-from http_api.protocol.kafka_codes import kafka_code_of
+from http_api.protocol.errors import ERROR_TABLE, kafka_code_of
 from http_api.records.receipts import encode_receipts, receipt_json
 from milena.model.batch.encode import encode_batch
 from milena.model.batch.header import ProducerStamp
