@@ -145,14 +145,18 @@ class GivenOptions:
 
     def flag(self, name: str, *, default: bool) -> bool:
         """Return an option that is true or false."""
+        return self.choice(name, {"true": True, "false": False}, default)
+
+    def choice(self, name: str, values: Mapping[str, T], default: T) -> T:
+        """Return the value of the word that the option has, in any case."""
         text = self.text(name)
         if text is None:
             return default
-        values = {"true": True, "false": False}
-        found = values.get(text.strip().lower())
-        if found is None:
-            raise OptionError(f"{name}: expected true or false, got {text!r}")
-        return found
+        word = text.strip().lower()
+        if word not in values:
+            words = (" or " if len(values) == 2 else ", ").join(values)
+            raise OptionError(f"{name}: expected {words}, got {text!r}")
+        return values[word]
 
     def positive(self, name: str, default: T) -> int | T:
         """Return an integer of 1 or more."""

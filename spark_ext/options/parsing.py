@@ -3,8 +3,9 @@
 Names and meanings are those of Spark's Kafka source. To move a query here, change its ``format`` and its servers.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from milena.cluster.credentials import ANONYMOUS, Credentials
 from milena.model.types import COLUMN_CODECS, Codec
@@ -117,6 +118,7 @@ _SELECTIONS: dict[str, Callable[[str], Selection]] = {
     "subscribePattern": parse_subscribe_pattern,
     "assign": parse_assign,
 }
+_COMPRESSIONS = {name: name for name in (codec.name.lower() for codec in COLUMN_CODECS)}
 _STARTS = ("startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets")
 _ENDS = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
 _STREAM_ONLY = (
@@ -176,7 +178,8 @@ def parse_read_options(
     # The limits of a stream do not affect a batch query. They are checked, because at load() Spark does not tell
     # which of the two it will be.
     _limits(given)
-    start, end = _starting(given, Edge.EARLIEST, refused=Edge.LATEST), _ending(given)
+    start = _bound(given, _STARTS, Edge.EARLIEST, refused=Edge.LATEST)
+    end = _bound(given, _ENDS, Edge.LATEST, refused=Edge.EARLIEST)
     _check_ends_fit(start, end)
     return _read_options(given, start, end, QUERY_TOKEN_MS)
 
@@ -193,8 +196,9 @@ def parse_stream_options(
     if ends := given.present(_ENDS):
         raise OptionError(f"{ends[0]}: not possible in a stream, which does not end")
     offsets_max, offsets_min, bytes_max, trigger_delay_ms_max = _limits(given)
+    start = _bound(given, _STARTS, Edge.LATEST)
     return StreamOptions(
-        read=_read_options(given, _starting(given, Edge.LATEST), Edge.LATEST, STREAM_TOKEN_MS),
+        read=_read_options(given, start, Edge.LATEST, STREAM_TOKEN_MS),
         offsets_max=offsets_max,
         offsets_min=offsets_min,
         bytes_max=bytes_max,
@@ -245,7 +249,11 @@ def _read_options(
         selection=_selection(given),
         start=start,
         end=end,
-        on_no_match=_on_no_match(given),
+        on_no_match=given.choice(
+            "startingOffsetsByTimestampStrategy",
+            {strategy.value: strategy for strategy in NoMatch},
+            NoMatch.ERROR,
+        ),
         fetching=Fetching(
             urls=given.urls(),
             credentials=given.credentials(),
@@ -316,7 +324,7 @@ def _write_options(
         task_token=_task_token(given, token_lifetime_ms),
         topic=None if topic is None else topic.strip(),
         include_timestamps=given.flag("includeTimestamps", default=False),
-        compression=_compression(given),
+        compression=given.choice("compression", _COMPRESSIONS, Codec.NONE.name.lower()),
         transactional_id=transactional_id,
         batch_id=given.count("batchId", None),
     )
@@ -330,13 +338,11 @@ def _check_transactional(given: GivenOptions, name: str) -> None:
 
 
 def _task_token(given: GivenOptions, lifetime_ms: int) -> TaskTokenRule:
-    text = (given.text(TASK_TOKEN) or TaskToken.AUTO).strip().lower()
-    if text not in set(TaskToken):
-        raise OptionError(f"{TASK_TOKEN}: expected {', '.join(TaskToken)}, got {text!r}")
+    use = given.choice(TASK_TOKEN, {rule.value: rule for rule in TaskToken}, TaskToken.AUTO)
     lifetime_ms = given.duration_ms(TASK_TOKEN_LIFETIME, lifetime_ms)
     if lifetime_ms < TOKEN_MS_MIN:
         raise OptionError(f"{TASK_TOKEN_LIFETIME}: expected a minute or more")
-    return TaskTokenRule(use=TaskToken(text), lifetime_ms=lifetime_ms)
+    return TaskTokenRule(use=use, lifetime_ms=lifetime_ms)
 
 
 def _selection(given: GivenOptions) -> Selection:
@@ -351,47 +357,17 @@ def _selection(given: GivenOptions) -> Selection:
             )
 
 
-def _starting(given: GivenOptions, default: Edge, *, refused: Edge | None = None) -> Bound:
-    match given.present(_STARTS):
-        case ["startingTimestamp" as name, *_]:
-            return parse_timestamp(name, given.text(name) or "")
-        case ["startingOffsetsByTimestamp" as name, *_]:
-            return parse_timestamps(name, given.text(name) or "")
-        case [name, *_]:
-            return parse_offsets(name, given.text(name) or "", refused=refused)
-        case _:
-            return default
-
-
-def _ending(given: GivenOptions) -> Bound:
-    match given.present(_ENDS):
-        case ["endingTimestamp" as name, *_]:
-            return parse_timestamp(name, given.text(name) or "")
-        case ["endingOffsetsByTimestamp" as name, *_]:
-            return parse_timestamps(name, given.text(name) or "")
-        case [name, *_]:
-            return parse_offsets(name, given.text(name) or "", refused=Edge.EARLIEST)
-        case _:
-            return Edge.LATEST
-
-
-def _on_no_match(given: GivenOptions) -> NoMatch:
-    text = given.text("startingOffsetsByTimestampStrategy")
-    words = {strategy.value: strategy for strategy in NoMatch}
-    found = NoMatch.ERROR if text is None else words.get(text.strip().lower())
-    if found is None:
-        raise OptionError(
-            f"startingOffsetsByTimestampStrategy: expected {' or '.join(words)}, got {text!r}"
-        )
-    return found
-
-
-def _compression(given: GivenOptions) -> str:
-    text = (given.text("compression") or Codec.NONE.name).strip().lower()
-    names = [codec.name.lower() for codec in COLUMN_CODECS]
-    if text not in names:
-        raise OptionError(f"compression: expected {', '.join(names)}, got {text!r}")
-    return text
+def _bound(
+    given: GivenOptions, names: tuple[str, ...], default: Edge, *, refused: Edge | None = None
+) -> Bound:
+    """Return an end of the query; ``names`` has its options in order of precedence, as in ``bounds``."""
+    offsets = partial(parse_offsets, refused=refused)
+    parsers: Sequence[Callable[[str, str], Bound]] = (parse_timestamp, parse_timestamps, offsets)
+    for name, parse in zip(names, parsers, strict=True):
+        text = given.text(name)
+        if text is not None:
+            return parse(name, text)
+    return default
 
 
 def _check_ends_fit(start: Bound, end: Bound) -> None:

@@ -3,13 +3,10 @@
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 from milena.fields import Json
 from milena.model.clock import Clock
 from milena.reading.patience import Patience
-from milena.records import TopicPartition
-from spark_ext.cluster.ends import TimeQuery
 from spark_ext.errors import DataLossError, OffsetError
 from spark_ext.options.parsing import StreamOptions
 from spark_ext.options.selection import missing_of, selects
@@ -25,6 +22,7 @@ from spark_ext.streaming.offsets import (
     parse_offset,
 )
 from spark_ext.streaming.plan import Resumption, Sighting, admit, offsets_within, resume
+from spark_ext.streaming.watch import StreamWatch
 
 POLL_MS = 1_000
 """How long one call may wait for new records, in ms. Spark calls again at once, and does nothing else meanwhile."""
@@ -42,25 +40,6 @@ class Admission:
     """Approximate bytes of the records as they are stored."""
 
 
-class WatchPort(Protocol):
-    """The methods of ``StreamWatch`` that ``StreamProgress`` uses; tests implement it with a fake."""
-
-    async def look(self, known: Sequence[str] = ()) -> Sighting:
-        """Return the selected partitions and their ends; ask for missing topics of ``known`` by name."""
-
-    async def offsets_at(self, queries: Sequence[TimeQuery]) -> list[int | None]:
-        """Return the offset of the first record at or after each time; None if there is none."""
-
-    async def record_bytes(self, places: Sequence[tuple[TopicPartition, int]]) -> list[float]:
-        """Return the approximate stored bytes of one offset at each place; 0 if unknown."""
-
-    async def wait(self, timeout_ms: float) -> None:
-        """Wait until a partition may have more records than at the last ``look``, or until the timeout."""
-
-    def mark_stale(self) -> None:
-        """Forget what was seen, so that the next ``look`` asks again."""
-
-
 class StreamProgress:
     """One run of a stream.
 
@@ -68,7 +47,7 @@ class StreamProgress:
     partitions are fixed, and no call waits for new records.
     """
 
-    def __init__(self, options: StreamOptions, watch: WatchPort, clock: Clock) -> None:
+    def __init__(self, options: StreamOptions, watch: StreamWatch, clock: Clock) -> None:
         self._options = options
         self._watch = watch
         self._clock = clock

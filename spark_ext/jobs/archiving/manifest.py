@@ -16,7 +16,7 @@ that was deleted and created again has another id, and its own entry.
 """
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum, unique
 from itertools import pairwise
 
@@ -329,15 +329,7 @@ def _partition_json(partition: PartitionArchive) -> Json:
             }
             for file in partition.files
         ],
-        "gaps": [
-            {
-                "start": gap.start,
-                "end": gap.end,
-                "reason": gap.reason.value,
-                "missing": gap.missing,
-            }
-            for gap in partition.gaps
-        ],
+        "gaps": [asdict(gap) for gap in partition.gaps],
     }
 
 

@@ -6,7 +6,7 @@ that arrive during the run do not change it.
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import itemgetter
 
 from spark_ext.jobs.archiving.manifest import (
@@ -133,14 +133,7 @@ def _whole_range(manifest: Manifest, state: PartitionState) -> ReadRange:
 
 def _cut(whole: ReadRange, share: int) -> ReadRange:
     end = whole.start + share
-    return ReadRange(
-        key=whole.key,
-        next_offset=whole.next_offset,
-        start=whole.start,
-        end=end,
-        behind=whole.end - end,
-        is_compacted=whole.is_compacted,
-    )
+    return replace(whole, end=end, behind=whole.end - end)
 
 
 def fair_shares(wanted: Sequence[int], total: int | None) -> list[int]:

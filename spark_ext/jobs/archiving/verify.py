@@ -6,7 +6,7 @@ exists with the size, the checksum and the offsets of its entry. It needs no loc
 
 import posixpath
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from milena.commands.output import table
 from milena.disk.files import Files
@@ -142,15 +142,7 @@ def verdict_json(verdict: ArchiveVerdict) -> Json:
                 "next_offset": p.next_offset,
                 "records": p.records,
                 "files": len(p.files),
-                "gaps": [
-                    {
-                        "start": g.start,
-                        "end": g.end,
-                        "reason": g.reason.value,
-                        "missing": g.missing,
-                    }
-                    for g in p.gaps
-                ],
+                "gaps": [asdict(gap) for gap in p.gaps],
             }
             for p in verdict.manifest.partitions
         ],

@@ -7,8 +7,8 @@
 Records that retention or compaction removed, and records that are not archived yet, are no difference.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, astuple, dataclass
 from enum import StrEnum, unique
 
 from milena.commands.output import table
@@ -142,10 +142,7 @@ def example_text(partition: int, offset: int, kind: Difference, parts: str) -> s
 
 def report_text(report: AuditReport) -> str:
     """Return a line per partition, examples, and a sentence."""
-    rows = [
-        (p.partition, p.missing, p.extra, p.different, p.compacted, p.deleted, p.behind)
-        for p in report.partitions
-    ]
+    rows = [astuple(partition) for partition in report.partitions]
     headings = ("PARTITION", "MISSING", "EXTRA", "DIFFERENT", "COMPACTED", "DELETED", "BEHIND")
     lines = [table(headings, rows), *report.examples]
     left = report.differences - len(report.examples)
@@ -166,18 +163,5 @@ def report_json(report: AuditReport) -> Json:
         "compared": report.compared,
         "differences": report.differences,
         "examples": list(report.examples),
-        "partitions": list(_partitions_json(report.partitions)),
+        "partitions": [asdict(partition) for partition in report.partitions],
     }
-
-
-def _partitions_json(partitions: Iterable[PartitionAudit]) -> Iterable[Json]:
-    for p in partitions:
-        yield {
-            "partition": p.partition,
-            "missing": p.missing,
-            "extra": p.extra,
-            "different": p.different,
-            "compacted": p.compacted,
-            "deleted": p.deleted,
-            "behind": p.behind,
-        }

@@ -54,31 +54,17 @@ _OPTIONS = (
     click.option("--key", type=FILE, metavar="FILE", help="PEM of its key, unless that is with it."),
 )  # fmt: skip
 
+_CREDENTIALS = ("token_file", "user", "password_file", "ca", "cert", "key")
+"""The parameters of all of these options but the first."""
+
 
 def cluster_options(function: Callable[..., R]) -> Callable[..., R]:
     """Give a command these options; it gets them as ``cluster``, a ``JobCluster``."""
 
     @wraps(function)
-    def command(
-        *,
-        urls: tuple[str, ...],
-        token_file: str | None,
-        user: str | None,
-        password_file: str | None,
-        ca: str | None,
-        cert: str | None,
-        key: str | None,
-        **others: object,
-    ) -> R:
-        said = {
-            "token_file": token_file,
-            "user": user,
-            "password_file": password_file,
-            "ca": ca,
-            "cert": cert,
-            "key": key,
-        }
-        flags = {name: text for name, text in said.items() if text is not None}
+    def command(*, urls: tuple[str, ...], **others: object) -> R:
+        said = {name: others.pop(name) for name in _CREDENTIALS}
+        flags = {name: text for name, text in said.items() if isinstance(text, str)}
         credentials = job_credentials(flags, os.environ)
         try:
             NodeRoutes(urls)
