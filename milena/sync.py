@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import ExitStack
 from types import TracebackType
-from typing import Self, TypeVar, Unpack
+from typing import Any, Self, TypeVar, Unpack
 
 from milena.blocking.access import AccessAdmin
 from milena.blocking.clients import Deliveries, Delivery, PartitionReader, Producer, Resource
@@ -87,7 +87,7 @@ class Client(Hinting, hints="Client"):
         self._connect_timeout_ms = connect_timeout_ms
         self._lock = threading.Lock()
         self._opened: tuple[ClientLoopThread, AsyncClient] | None = None
-        self._users: set[Resource] = set()
+        self._users: set[Resource[Any]] = set()
         """Producers, readers and consumers that are open."""
 
     def __enter__(self) -> Self:

@@ -4,7 +4,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from milena.blocking.forwarding import described_as
 from milena.blocking.loop_thread import ClientLoopThread
@@ -20,22 +20,19 @@ from milena.reading.reader import PartitionReader as AsyncPartitionReader
 from milena.records import ConsumedRecord, FetchedChunk, Receipt
 
 T = TypeVar("T")
+R = TypeVar("R", bound=AbstractAsyncContextManager[object, None])
 
-OnExit = Callable[["Resource"], None]
+OnExit = Callable[["Resource[Any]"], None]
 
 
-class Resource:
+class Resource(Generic[R]):
     """A blocking context manager around an asynchronous one, whose methods run on the client's own thread.
 
     If the client is closed, or the block was entered before a fork, leaving the block does nothing.
     """
 
     def __init__(
-        self,
-        inner: AbstractAsyncContextManager[object, None],
-        thread: ClientLoopThread,
-        *,
-        on_exit: OnExit | None = None,
+        self, inner: R, thread: ClientLoopThread, *, on_exit: OnExit | None = None
     ) -> None:
         self._inner = inner
         self._thread = thread
@@ -154,15 +151,8 @@ class Deliveries:
         return self._inner.receipts()
 
 
-class Producer(Resource, Hinting, hints="Producer"):
+class Producer(Resource[AsyncProducer], Hinting, hints="Producer"):
     """The blocking ``milena.Producer``. Any thread may send. Leaving its block delivers or reports every record."""
-
-    def __init__(
-        self, producer: AsyncProducer, thread: ClientLoopThread, *, on_exit: OnExit | None = None
-    ) -> None:
-        super().__init__(producer, thread, on_exit=on_exit)
-        self._producer = producer
-        self._clock = SystemClock()
 
     @described_as(AsyncProducer.send)
     def send(
@@ -182,14 +172,14 @@ class Producer(Resource, Hinting, hints="Producer"):
         ``on_delivery`` is called on the client's own thread and must not block.
         """
         self._thread.check()
-        found = self._producer.offer(
+        found = self._inner.offer(
             topic, value, key, partition, headers, timestamp_ms, on_delivery, if_match
         )
         if isinstance(found, Needs):
             found = self._send_later(
                 topic,
                 partition,
-                lambda: self._producer.offer(
+                lambda: self._inner.offer(
                     topic, value, key, partition, headers, timestamp_ms, on_delivery, if_match
                 ),
             )
@@ -212,10 +202,10 @@ class Producer(Resource, Hinting, hints="Producer"):
         ``on_delivery`` is called on the client's own thread, with the asynchronous handle, and must not block.
         """
         self._thread.check()
-        records = self._producer.outgoing(values, keys, headers, timestamp_ms)
+        records = self._inner.outgoing(values, keys, headers, timestamp_ms)
 
         def offer() -> AsyncDeliveries | Needs:
-            return self._producer.offer_many(topic, records, partition, on_delivery)
+            return self._inner.offer_many(topic, records, partition, on_delivery)
 
         found = offer()
         if isinstance(found, Needs):
@@ -228,7 +218,7 @@ class Producer(Resource, Hinting, hints="Producer"):
         Raises:
             TimeoutError: records have no outcome after ``timeout_s``; they are still in flight.
         """
-        self._thread.run(self._producer.flush(), timeout_s)
+        self._thread.run(self._inner.flush(), timeout_s)
 
     def close(self, timeout_s: float | None = None) -> None:
         """Deliver every record, and refuse new ones. Records that are not delivered within ``timeout_s`` fail.
@@ -237,16 +227,16 @@ class Producer(Resource, Hinting, hints="Producer"):
         """
         if self._thread.is_usable:
             timeout_ms = None if timeout_s is None else timeout_s * 1000
-            self._thread.run(self._producer.close(timeout_ms))
+            self._thread.run(self._inner.close(timeout_ms))
 
     @property
     def buffered_bytes(self) -> int:
         """The bytes of records that are neither written nor failed, as ``buffer_bytes`` counts them."""
-        return self._producer.buffered_bytes
+        return self._inner.buffered_bytes
 
     def _send_later(self, topic: str, partition: int | None, offer: Callable[[], T | Needs]) -> T:
-        producer = self._producer
-        deadline_ms = self._clock.now_ms() + producer.options.max_block_ms
+        producer, clock = self._inner, SystemClock()
+        deadline_ms = clock.now_ms() + producer.options.max_block_ms
         while True:
             times_freed = producer.times_freed
             found = offer()
@@ -255,13 +245,13 @@ class Producer(Resource, Hinting, hints="Producer"):
             if found is Needs.TOPIC:
                 self._thread.run(producer.learn_topic(topic, partition))
                 continue
-            left_s = max(0.0, deadline_ms - self._clock.now_ms()) / 1000
+            left_s = max(0.0, deadline_ms - clock.now_ms()) / 1000
             # A delivery callback runs on the loop's thread. A wait there would stop the loop, which frees the room.
             if self._thread.is_current or not producer.wait_for_room(times_freed, left_s):
                 raise buffer_full(producer.options)
 
 
-class PartitionReader(Resource):
+class PartitionReader(Resource[AsyncPartitionReader]):
     """The blocking ``milena.PartitionReader``: iterate it for records, or over ``batches()`` or ``chunks()``."""
 
     def __init__(
@@ -272,7 +262,6 @@ class PartitionReader(Resource):
         on_exit: OnExit | None = None,
     ) -> None:
         super().__init__(reader, thread, on_exit=on_exit)
-        self._reader = reader
         self._batches = reader.batches()
         self._chunks = reader.chunks()
         self._left: Iterator[ConsumedRecord] = iter(())
@@ -280,7 +269,7 @@ class PartitionReader(Resource):
 
     def __enter__(self) -> Self:
         super().__enter__()
-        self._next_offset = self._reader.next_offset
+        self._next_offset = self._inner.next_offset
         return self
 
     @property
@@ -291,26 +280,26 @@ class PartitionReader(Resource):
     @property
     def end_offset(self) -> int | None:
         """The offset at which this reader ends, exclusive; None without an end."""
-        return self._reader.end_offset
+        return self._inner.end_offset
 
     @property
     def high_watermark(self) -> int | None:
         """The greatest high watermark of all responses so far; None before the first response."""
-        return self._reader.high_watermark
+        return self._inner.high_watermark
 
     @property
     def last_stable_offset(self) -> int | None:
         """The greatest last stable offset (end of committed records) of all responses so far; None before the first."""
-        return self._reader.last_stable_offset
+        return self._inner.last_stable_offset
 
     @property
     def skipped(self) -> int:
         """The number of offsets that were skipped, because their records were deleted before they were read."""
-        return self._reader.skipped
+        return self._inner.skipped
 
     def locate(self) -> int:
         """Return the offset at which the reader begins, asking a node if needed. Call this before reading."""
-        found = self._thread.run(self._reader.locate())
+        found = self._thread.run(self._inner.locate())
         self._next_offset = found
         return found
 

@@ -21,7 +21,7 @@ from milena.records import ConsumedRecord, Position, TopicPartition
 T = TypeVar("T")
 
 
-class Consumer(Resource, Forwarding[AsyncConsumer], Hinting, hints="Consumer"):
+class Consumer(Resource[AsyncConsumer], Forwarding[AsyncConsumer], Hinting, hints="Consumer"):
     """A consumer for one thread: iterate it for records, or call ``poll``.
 
     A rebalance listener runs on another thread, while ``poll`` waits, and may call the consumer there.
@@ -31,11 +31,10 @@ class Consumer(Resource, Forwarding[AsyncConsumer], Hinting, hints="Consumer"):
         self, consumer: AsyncConsumer, thread: ClientLoopThread, *, on_exit: OnExit | None = None
     ) -> None:
         super().__init__(consumer, thread, on_exit=on_exit)
-        self.inner = self._consumer = consumer
         self._rest: Iterator[ConsumedRecord] = iter(())
 
     def _run(self, work: Callable[[AsyncConsumer], Coroutine[object, object, T]]) -> T:
-        return self._thread.run(work(self._consumer))
+        return self._thread.run(work(self._inner))
 
     def close(self) -> None:
         """Commit all records that were given out, give up the partitions, and leave the group.
@@ -50,12 +49,12 @@ class Consumer(Resource, Forwarding[AsyncConsumer], Hinting, hints="Consumer"):
         The consumer stays a member until its block is left. Any thread and any signal handler may call this, at any
         time: ``signal.signal(signal.SIGTERM, lambda *_: consumer.stop())``.
         """
-        self._consumer.stop()
+        self._inner.stop()
 
     @property
     def is_stopped(self) -> bool:
         """True after ``stop``: the condition to end a loop of ``poll``."""
-        return self._consumer.is_stopped
+        return self._inner.is_stopped
 
     # -- records -----------------------------------------------------------------------------------
 
@@ -64,7 +63,7 @@ class Consumer(Resource, Forwarding[AsyncConsumer], Hinting, hints="Consumer"):
     ) -> list[ConsumedRecord]:
         """Return the next records as soon as there are some; an empty list if none arrive within ``timeout_s``."""
         try:
-            return self._thread.run(self._consumer.poll(max_records, timeout_s))
+            return self._thread.run(self._inner.poll(max_records, timeout_s))
         except KeyboardInterrupt:
             # ``poll`` may have taken records on the loop's thread and lost them by the interrupt. Give them again.
             if self._thread.is_usable:
@@ -75,7 +74,7 @@ class Consumer(Resource, Forwarding[AsyncConsumer], Hinting, hints="Consumer"):
         return self
 
     def __next__(self) -> ConsumedRecord:
-        consumer = self._consumer
+        consumer = self._inner
         while True:
             if not consumer.wants_attention:
                 for record in self._rest:
@@ -86,44 +85,44 @@ class Consumer(Resource, Forwarding[AsyncConsumer], Hinting, hints="Consumer"):
                 raise StopIteration
 
     async def _take_back(self) -> None:
-        self._consumer.take_back()
+        self._inner.take_back()
 
     # -- subscription, assignment and positions ----------------------------------------------------
 
     @property
     def subscription(self) -> Subscription | None:
         """The topics or the pattern that the consumer is subscribed to; None if partitions were assigned by hand."""
-        return self._consumer.subscription
+        return self._inner.subscription
 
     @property
     def assignment(self) -> frozenset[TopicPartition]:
         """The partitions that the consumer reads now."""
-        return self._consumer.assignment
+        return self._inner.assignment
 
     @property
     def paused(self) -> frozenset[TopicPartition]:
         """The partitions that are paused."""
-        return self._consumer.paused
+        return self._inner.paused
 
     @property
     def member_id(self) -> str | None:
         """The id under which the group knows the consumer; None without a group."""
-        return self._consumer.member_id
+        return self._inner.member_id
 
     @property
     def member_epoch(self) -> int | None:
         """The epoch under which the consumer commits; None without a group, 0 before it has joined."""
-        return self._consumer.member_epoch
+        return self._inner.member_epoch
 
     @property
     def is_rebalancing(self) -> bool:
         """True during a rebalance: the consumer is getting, giving up or losing partitions."""
-        return self._consumer.is_rebalancing
+        return self._inner.is_rebalancing
 
     @property
     def generation(self) -> int | None:
         """The group's generation as last reported; None without a group."""
-        return self._consumer.generation
+        return self._inner.generation
 
     subscribe = forwarded(AsyncConsumer.subscribe)
     assign = forwarded(AsyncConsumer.assign)
@@ -138,7 +137,7 @@ class Consumer(Resource, Forwarding[AsyncConsumer], Hinting, hints="Consumer"):
         """Continue at a position, as the asynchronous consumer does."""
 
         async def work() -> None:
-            self._consumer.seek(topic, partition, position)
+            self._inner.seek(topic, partition, position)
 
         self._thread.run(work())
 
@@ -146,7 +145,7 @@ class Consumer(Resource, Forwarding[AsyncConsumer], Hinting, hints="Consumer"):
         """Stop giving records of these partitions until ``resume``."""
 
         async def work() -> None:
-            self._consumer.pause(*partitions)
+            self._inner.pause(*partitions)
 
         self._thread.run(work())
 
@@ -154,7 +153,7 @@ class Consumer(Resource, Forwarding[AsyncConsumer], Hinting, hints="Consumer"):
         """Give records of these partitions again."""
 
         async def work() -> None:
-            self._consumer.resume(*partitions)
+            self._inner.resume(*partitions)
 
         self._thread.run(work())
 

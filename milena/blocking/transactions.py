@@ -1,6 +1,7 @@
 """The blocking counterparts of ``milena.producing.transaction`` and ``milena.producing.named``."""
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from milena.blocking.clients import Deliveries, OnExit, Producer, Resource
 from milena.blocking.consumer import Consumer
@@ -15,15 +16,7 @@ from milena.records import TopicPartition
 class Transaction(Producer):
     """The blocking ``milena.Transaction``: leaving its block commits, or aborts and raises the reason."""
 
-    def __init__(
-        self,
-        transaction: AsyncTransaction,
-        thread: ClientLoopThread,
-        *,
-        on_exit: OnExit | None = None,
-    ) -> None:
-        super().__init__(transaction, thread, on_exit=on_exit)
-        self._transaction = transaction
+    _inner: AsyncTransaction
 
     @described_as(AsyncTransaction.add_offsets)
     def add_offsets(
@@ -38,13 +31,11 @@ class Transaction(Producer):
 
         Each is the offset of the next record to read.
         """
-        self._transaction.add_offsets(
-            group, offsets, member_id=member_id, member_epoch=member_epoch
-        )
+        self._inner.add_offsets(group, offsets, member_id=member_id, member_epoch=member_epoch)
 
     def add_consumer(self, consumer: Consumer) -> None:
         """Commit this consumer's progress, as it is when the block ends, as part of the transaction."""
-        self._transaction.add_consumer(consumer.inner)
+        self._inner.add_consumer(consumer._inner)
 
 
 class TransactionalProducer:
@@ -55,7 +46,7 @@ class TransactionalProducer:
         producer: AsyncTransactionalProducer,
         thread: ClientLoopThread,
         *,
-        on_open: Callable[[Resource], None],
+        on_open: Callable[[Resource[Any]], None],
         on_exit: OnExit,
     ) -> None:
         self._producer = producer
@@ -83,23 +74,13 @@ class TransactionalProducer:
         return found
 
 
-class NamedProducer(Resource):
+class NamedProducer(Resource[AsyncNamedProducer]):
     """The blocking ``milena.NamedProducer``. Entering its block fences other programs that use the name."""
-
-    def __init__(
-        self,
-        producer: AsyncNamedProducer,
-        thread: ClientLoopThread,
-        *,
-        on_exit: OnExit | None = None,
-    ) -> None:
-        super().__init__(producer, thread, on_exit=on_exit)
-        self._producer = producer
 
     @property
     def position(self) -> int:
         """The number of the source's records that are written, which is also the number of the next record."""
-        return self._producer.position
+        return self._inner.position
 
     @described_as(AsyncNamedProducer.write)
     def write(
@@ -113,7 +94,7 @@ class NamedProducer(Resource):
         timestamp_ms: int | None = None,
     ) -> Deliveries:
         """Write the records of the source that are not written yet, all or none, as the asynchronous producer does."""
-        written = self._producer.write(
+        written = self._inner.write(
             first,
             values,
             keys=keys,
