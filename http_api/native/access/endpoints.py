@@ -88,6 +88,8 @@ ACCESS_ROUTES = (
         "Forget a user",
         _GONE,
         access=on_cluster(Operation.ALTER, is_strict=True),
+        # The handler looks whether the user is a superuser.
+        is_current=True,
         description="With its tokens, and the access control entries that name it.",
         errors=(e.UserNotFoundError, e.LastSuperuserError, *CHANGE_ERRORS),
     ),
