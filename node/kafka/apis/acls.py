@@ -16,7 +16,7 @@ from milena.model.access import ANY_HOST, Operation, PatternType, Permission, Re
 from milena.model.errors import MilenaError
 from node.config.budgets import LONG_PROPOSE_MS
 from node.kafka.apis.api import Body, KafkaCall, KafkaServices, serves
-from node.kafka.apis.items import ItemError, each, error_fields
+from node.kafka.apis.items import ItemError, each, error_fields, invalid
 from node.kafka.rights import NUMBERS, needs
 from node.kafka.wire import cold
 from raft_meta.machine.image import Acl
@@ -41,9 +41,7 @@ def _word(number: int, words: Mapping[int, W], what: str) -> W:
     word = words.get(number)
     if word is None:
         known = ", ".join(f"{key} ({word})" for key, word in sorted(words.items()))
-        raise ItemError(
-            KafkaCode.INVALID_REQUEST, f"There is no {what} {number} here: use one of {known}."
-        )
+        raise invalid(f"There is no {what} {number} here: use one of {known}.")
     return word
 
 
@@ -107,9 +105,7 @@ async def _describe_acls(services: KafkaServices, call: KafkaCall) -> Body:
     try:
         call.rights.authorize_cluster(Operation.DESCRIBE)
         acls = await services.access.port.acls(_selection(request))
-    except ItemError as error:
-        result = error
-    except MilenaError as error:
+    except (ItemError, MilenaError) as error:
         result = ItemError.of(error)
 
     def pattern(acl: Acl) -> tuple[str, str, str]:
@@ -157,9 +153,8 @@ async def _delete_acls(services: KafkaServices, call: KafkaCall) -> Body:
         call.rights.authorize_cluster(Operation.ALTER)
         wanted = _selection(asked)
         if replace(wanted, is_match=False) == AclSelection():
-            raise ItemError(
-                KafkaCode.INVALID_REQUEST,
-                "To delete all entries at once is hardly meant: name a principal, a resource or something else.",
+            raise invalid(
+                "To delete all entries at once is hardly meant: name a principal, a resource or something else."
             )
         return await services.access.port.remove_acls(wanted)
 

@@ -6,13 +6,12 @@ Source: KIP-546.
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from http_api.protocol.kafka_codes import KafkaCode
 from milena.model.access import Operation
 from milena.model.errors import MilenaError
 from milena.model.quotas import EVERY, QuotaKey
 from node.config.budgets import LONG_PROPOSE_MS
 from node.kafka.apis.api import Body, KafkaCall, KafkaServices, serves
-from node.kafka.apis.items import ItemError, each, error_fields, repeated, twice
+from node.kafka.apis.items import ItemError, each, error_fields, invalid, repeated, twice
 from node.kafka.rights import needs
 from node.kafka.wire import cold
 from raft_meta.machine.image import Quota
@@ -20,10 +19,6 @@ from raft_meta.machine.image import Quota
 USER, CLIENT_ID = "user", "client-id"
 EXACT, DEFAULT, ANY = 0, 1, 2
 """How a component of a filter matches a name: the same one, the default, or any."""
-
-
-def _invalid(message: str) -> ItemError:
-    return ItemError(KafkaCode.INVALID_REQUEST, message)
 
 
 def _parts(quota: Quota) -> dict[str, str]:
@@ -51,13 +46,13 @@ def _filter(components: Iterable[cold.Message]) -> dict[str, str | None]:
     found: dict[str, str | None] = {}
     for one in components:
         if one.entity_type not in (USER, CLIENT_ID) or one.entity_type in found:
-            raise _invalid(f"Filter by {USER} and {CLIENT_ID}, each once.")
+            raise invalid(f"Filter by {USER} and {CLIENT_ID}, each once.")
         if one.match_type == EXACT and one.match:
             found[one.entity_type] = one.match
         elif one.match_type in (DEFAULT, ANY):
             found[one.entity_type] = EVERY if one.match_type == DEFAULT else None
         else:
-            raise _invalid("A filter has the match type 0 with a name, 1 (default) or 2 (any).")
+            raise invalid("A filter has the match type 0 with a name, 1 (default) or 2 (any).")
     return found
 
 
@@ -75,8 +70,7 @@ async def _describe(services: KafkaServices, call: KafkaCall) -> Body:
         call.rights.authorize_cluster(Operation.DESCRIBE_CONFIGS)
         wanted = _filter(request.components)
     except (ItemError, MilenaError) as error:
-        result = error if isinstance(error, ItemError) else ItemError.of(error)
-        return call.answer({**error_fields(call, result), "entries": None})
+        return call.answer({**error_fields(call, ItemError.of(error)), "entries": None})
     quotas = services.metadata.image.quotas
     found = [quota for quota in quotas.values() if _fits(quota, wanted, is_strict=request.strict)]
     rows = [
@@ -109,11 +103,9 @@ def _checked_names(entity: _Entity) -> dict[str, str]:
     found: dict[str, str] = {}
     for kind, name in entity:
         if kind not in (USER, CLIENT_ID):
-            raise _invalid(f"A quota is of a {USER}, a {CLIENT_ID}, or one of each.")
+            raise invalid(f"A quota is of a {USER}, a {CLIENT_ID}, or one of each.")
         if name == "":
-            raise _invalid(
-                "The name of an entity is empty: name one, or send null for the default."
-            )
+            raise invalid("The name of an entity is empty: name one, or send null for the default.")
         found[kind] = EVERY if name is None else name
     return found
 
@@ -129,13 +121,13 @@ def _changes(ops: Iterable[cold.Message]) -> dict[QuotaKey, int | None]:
         try:
             key = QuotaKey(op.key)
         except ValueError:
-            raise _invalid(
+            raise invalid(
                 f"There is no quota {op.key[:64]!r}: use {', '.join(QuotaKey)}."
             ) from None
         if key in found:
-            raise _invalid(f"{key} is in the entry more than once: name it once.")
+            raise invalid(f"{key} is in the entry more than once: name it once.")
         if not op.remove and not (op.value >= 1 and op.value.is_integer()):
-            raise _invalid(f"{key} is {op.value}: use a whole number above 0.")
+            raise invalid(f"{key} is {op.value}: use a whole number above 0.")
         found[key] = None if op.remove else int(op.value)
     return found
 

@@ -12,7 +12,7 @@ from http_api.protocol.kafka_codes import KafkaCode
 from milena.model.access import CLUSTER_NAME, Operation, ResourceType
 from node.config.budgets import LONG_PROPOSE_MS
 from node.kafka.apis.api import Body, KafkaCall, KafkaServices, serves
-from node.kafka.apis.items import ItemError, each, error_fields, repeated, twice
+from node.kafka.apis.items import ItemError, each, error_fields, invalid, repeated, twice
 from node.kafka.rights import needs
 from node.kafka.wire import cold
 from node.kafka.wire.configs import (
@@ -59,10 +59,9 @@ def source_of(config: ConfigValue) -> ConfigSource:
 
 
 def _unknown_type(resource_type: int) -> ItemError:
-    return ItemError(
-        KafkaCode.INVALID_REQUEST,
+    return invalid(
         f"Resources of type {resource_type} have no configs here: name a topic "
-        f"({ConfigResource.TOPIC.value}) or a broker ({ConfigResource.BROKER.value}).",
+        f"({ConfigResource.TOPIC.value}) or a broker ({ConfigResource.BROKER.value})."
     )
 
 
@@ -105,9 +104,8 @@ async def _describe_configs(services: KafkaServices, call: KafkaCall) -> Body:
         if not isinstance(result, ItemError):
             left -= len(result)
             if left < 0:
-                result = ItemError(
-                    KafkaCode.INVALID_REQUEST,
-                    f"One response has at most {ROWS_MAX} configs: name fewer resources, or fewer configs of each.",
+                result = invalid(
+                    f"One response has at most {ROWS_MAX} configs: name fewer resources, or fewer configs of each."
                 )
         rows.append(_resource_row(call, resource, result))
     return encode_response(call.version, rows, call.throttle_ms)
@@ -158,10 +156,9 @@ def _broker_rows(services: KafkaServices, call: KafkaCall, name: str) -> Iterabl
     if name == "":
         return ()
     if name != str(own):
-        raise ItemError(
-            KafkaCode.INVALID_REQUEST,
+        raise invalid(
             f"This is broker {own}, and it does not know the configs of broker {name[:64]!r}: send the request to that "
-            "broker.",
+            "broker."
         )
     found = [
         _broker_row(config.name, config.value, ConfigType[config.kind], config.doc)
@@ -244,18 +241,16 @@ async def _alter(services: KafkaServices, call: KafkaCall, changes_of: _Changes)
         if (kind, name) in ambiguous:
             raise twice("The resource")
         if kind == ConfigResource.BROKER:
-            raise ItemError(
-                KafkaCode.INVALID_REQUEST,
+            raise invalid(
                 "The configs of a broker cannot be changed while it runs: change the options of its node and start it "
-                "again.",
+                "again."
             )
         if kind != ConfigResource.TOPIC:
             raise _unknown_type(kind)
         keys = repeated(config.name for config in resource.configs)
         if keys:
-            raise ItemError(
-                KafkaCode.INVALID_REQUEST,
-                f"Configs are in the request more than once: {', '.join(sorted(map(str, keys)))}.",
+            raise invalid(
+                f"Configs are in the request more than once: {', '.join(sorted(map(str, keys)))}."
             )
         topic = await services.admin.topic(name)
         changes = changes_of(topic, resource)
@@ -279,9 +274,8 @@ async def _alter(services: KafkaServices, call: KafkaCall, changes_of: _Changes)
 def _value(config: cold.Message) -> str:
     value: str | None = config.value
     if value is None:
-        raise ItemError(
-            KafkaCode.INVALID_REQUEST,
-            f"The config {config.name} has no value: give one. To go back to the default, delete the config.",
+        raise invalid(
+            f"The config {config.name} has no value: give one. To go back to the default, delete the config."
         )
     return value
 
@@ -306,9 +300,8 @@ def _single_change(present: Mapping[str, ConfigValue], config: cold.Message) -> 
         case ConfigOperation.APPEND | ConfigOperation.SUBTRACT as operation:
             return _list_change(present, config, is_append=operation == ConfigOperation.APPEND)
         case other:
-            raise ItemError(
-                KafkaCode.INVALID_REQUEST,
-                f"The operation {other} does not exist: use 0 (set), 1 (delete), 2 (append) or 3 (subtract).",
+            raise invalid(
+                f"The operation {other} does not exist: use 0 (set), 1 (delete), 2 (append) or 3 (subtract)."
             )
 
 

@@ -62,17 +62,21 @@ class ItemError(Exception):
         self.message = message[:MESSAGE_LENGTH_MAX]
 
     @classmethod
-    def of(cls, error: MilenaError) -> "ItemError":
-        """Return the refusal by a service."""
+    def of(cls, error: "MilenaError | ItemError") -> "ItemError":
+        """Return the refusal by a service, or a refusal as it is."""
+        if isinstance(error, ItemError):
+            return error
         return cls(kafka_code_of(error), error.message)
+
+
+def invalid(message: str) -> ItemError:
+    """Return the refusal of an item that no request may have."""
+    return ItemError(KafkaCode.INVALID_REQUEST, message)
 
 
 def too_many(count: int) -> ItemError:
     """Return the refusal of a request with more items than ``ITEMS_MAX``."""
-    return ItemError(
-        KafkaCode.INVALID_REQUEST,
-        f"The request has {count} items: send at most {ITEMS_MAX} in one request.",
-    )
+    return invalid(f"The request has {count} items: send at most {ITEMS_MAX} in one request.")
 
 
 def wait_ms(timeout_ms: int) -> int:
@@ -103,9 +107,7 @@ async def each(
             )
             try:
                 results[place] = await work(items[place])
-            except ItemError as error:
-                results[place] = error
-            except MilenaError as error:
+            except (ItemError, MilenaError) as error:
                 results[place] = ItemError.of(error)
 
     limit = asyncio.timeout(wait_ms(timeout_ms) / 1000)
@@ -126,9 +128,7 @@ def repeated(keys: Iterable[K]) -> frozenset[K]:
 
 def twice(what: str) -> ItemError:
     """Return the refusal of an item that is in the request more than once."""
-    return ItemError(
-        KafkaCode.INVALID_REQUEST, f"{what} is in the request more than once: name it once."
-    )
+    return invalid(f"{what} is in the request more than once: name it once.")
 
 
 def by_topic(rows: Iterable[tuple[str, R]]) -> dict[str, list[R]]:

@@ -24,6 +24,7 @@ from node.kafka.apis.items import (
     ItemError,
     by_topic,
     error_fields,
+    invalid,
     too_many,
     wait_ms,
 )
@@ -54,10 +55,9 @@ async def _elect_leaders(services: KafkaServices, call: KafkaCall) -> Body:
     if not call.rights.permits_cluster(Operation.ALTER):
         refusal = _forbidden(call, Operation.ALTER)
     elif request.election_type not in {PREFERRED, UNCLEAN}:
-        refusal = ItemError(
-            KafkaCode.INVALID_REQUEST,
+        refusal = invalid(
             f"Elections of type {request.election_type} do not exist: ask for {PREFERRED} (preferred) or {UNCLEAN} "
-            "(unclean).",
+            "(unclean)."
         )
     elif wanted is not None and len(wanted) > ITEMS_MAX:
         refusal = too_many(len(wanted))

@@ -47,8 +47,7 @@ async def _describe(services: KafkaServices, call: KafkaCall) -> Body:
         if len(names) > ITEMS_MAX:
             raise too_many(len(names))
     except (ItemError, MilenaError) as error:
-        result = error if isinstance(error, ItemError) else ItemError.of(error)
-        return call.answer({**error_fields(call, result), "results": []})
+        return call.answer({**error_fields(call, ItemError.of(error)), "results": []})
     if not names:
         names = sorted(name for name, user in users.items() if user.scram)
     twice = repeated(names)

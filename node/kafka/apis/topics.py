@@ -21,6 +21,7 @@ from node.kafka.apis.items import (
     by_topic,
     each,
     error_fields,
+    invalid,
     repeated,
     twice,
     wait_ms,
@@ -86,10 +87,9 @@ def _new_topic(wanted: cold.Message, *, is_validate_only: bool) -> NewTopic:
             "The assignments name a partition more than once: name each once.",
         )
     if assignments and not (count == DEFAULT and factor == DEFAULT):
-        raise ItemError(
-            KafkaCode.INVALID_REQUEST,
+        raise invalid(
             "The topic has assignments and also a number of partitions or a replication factor: with assignments, "
-            f"both must be {DEFAULT}.",
+            f"both must be {DEFAULT}."
         )
     if count < 1 and count != DEFAULT:
         raise ItemError(
@@ -170,10 +170,7 @@ async def _delete_topics(services: KafkaServices, call: KafkaCall) -> Body:
     async def delete(item: tuple[str | None, UUID]) -> tuple[str, UUID] | None:
         name, topic_id = item
         if (name is None) == (topic_id == NO_ID):
-            raise ItemError(
-                KafkaCode.INVALID_REQUEST,
-                "A topic is deleted by its name or by its id: give one of them.",
-            )
+            raise invalid("A topic is deleted by its name or by its id: give one of them.")
         if item in ambiguous:
             raise twice("The topic")
         may_see = call.rights.seen(ResourceType.TOPIC)
@@ -186,9 +183,8 @@ async def _delete_topics(services: KafkaServices, call: KafkaCall) -> Body:
             call.rights.authorize(Operation.DELETE, ResourceType.TOPIC, (name,))
             topic = await services.admin.topic(name)
             if UUID(hex=topic.topic_id) in ids:
-                raise ItemError(
-                    KafkaCode.INVALID_REQUEST,
-                    "The topic is in the request by its name and by its id: give one of them.",
+                raise invalid(
+                    "The topic is in the request by its name and by its id: give one of them."
                 )
         # Without a turn between, ``delete_topic`` finds the same topic under this name.
         await services.admin.delete_topic(topic.name)
