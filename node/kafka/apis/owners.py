@@ -58,40 +58,24 @@ def _of_fetch(services: KafkaServices, call: KafkaCall) -> int | None:
     )
 
 
-def _of_list_offsets(services: KafkaServices, call: KafkaCall) -> int | None:
-    image = services.metadata.image
-    return _leader(
-        services,
-        (
-            (image.topic(topic.name), part.partition_index)
-            for topic in call.message().topics or ()
-            for part in topic.partitions or ()
-        ),
-    )
+def _of_topics(name: str, parts: str, number: str | None = None) -> Owner:
+    """Return the owner of a request for partitions of named topics.
 
+    ``name``, ``parts``: the fields of a topic; ``number``: that of a part, None if the parts are the numbers.
+    """
 
-def _of_epochs(services: KafkaServices, call: KafkaCall) -> int | None:
-    image = services.metadata.image
-    return _leader(
-        services,
-        (
-            (image.topic(topic.topic), part.partition)
-            for topic in call.message().topics or ()
-            for part in topic.partitions or ()
-        ),
-    )
+    def owner(services: KafkaServices, call: KafkaCall) -> int | None:
+        image = services.metadata.image
+        return _leader(
+            services,
+            (
+                (image.topic(getattr(topic, name)), getattr(part, number) if number else part)
+                for topic in call.message().topics or ()
+                for part in getattr(topic, parts) or ()
+            ),
+        )
 
-
-def _of_producers(services: KafkaServices, call: KafkaCall) -> int | None:
-    image = services.metadata.image
-    return _leader(
-        services,
-        (
-            (image.topic(topic.name), number)
-            for topic in call.message().topics
-            for number in topic.partition_indexes
-        ),
-    )
+    return owner
 
 
 def _coordinator(services: KafkaServices, group_id: str) -> int | None:
@@ -135,7 +119,7 @@ def _of_configs(services: KafkaServices, call: KafkaCall) -> int | None:
 OWNERS: Mapping[int, Owner] = {
     0: _of_produce,
     1: _of_fetch,
-    2: _of_list_offsets,
+    2: _of_topics("name", "partitions", "partition_index"),
     8: _of_group,
     9: _of_offset_fetch,
     11: _of_group,
@@ -143,12 +127,12 @@ OWNERS: Mapping[int, Owner] = {
     13: _of_group,
     14: _of_group,
     15: _of_groups("groups"),
-    23: _of_epochs,
+    23: _of_topics("topic", "partitions", "partition"),
     28: _of_group,
     32: _of_configs,
     42: _of_groups("groups_names"),
     47: _of_group,
-    61: _of_producers,
+    61: _of_topics("name", "partition_indexes"),
     68: _of_group,
     69: _of_groups("group_ids"),
 }
