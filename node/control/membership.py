@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from milena.model.errors import (
     BrokerIdInUseError,
@@ -192,18 +192,12 @@ class Membership:
     def _registration(
         self, reports: Sequence[ReplicaReport], *, was_clean_stop: bool
     ) -> RegisterBroker:
-        identity = self._identity()
         return RegisterBroker(
+            **asdict(self._identity()),
             broker_id=self._broker_id,
             directory_id=self._directory.directory_id,
             last_broker_epoch=self._directory.broker_epoch,
             incarnation=self._metadata.incarnation,
-            api_url=identity.api_url,
-            peer_host=identity.peer_host,
-            peer_port=identity.peer_port,
-            rack=identity.rack,
-            feature_min=identity.feature_min,
-            feature_max=identity.feature_max,
             was_clean_stop=was_clean_stop,
             reports=tuple(reports),
         )

@@ -1,6 +1,7 @@
 """Descriptions of groups for clients, from the image: partitions by topic names, states, offsets. Pure."""
 
 from collections.abc import Callable, Container, Iterator, Sequence
+from dataclasses import asdict
 
 from http_api.ports.groups import (
     GroupDescription,
@@ -75,15 +76,8 @@ def head_of(group: Group, coordinators: Coordinators) -> GroupHead:
 
 def describe(image: Image, group: Group, coordinators: Coordinators) -> GroupDescription:
     """Return the group with its members and offsets."""
-    head = head_of(group, coordinators)
     return GroupDescription(
-        group_id=head.group_id,
-        state=head.state,
-        generation=head.generation,
-        assignor=head.assignor,
-        coordinator=head.coordinator,
-        member_count=head.member_count,
-        kind=head.kind,
+        **asdict(head_of(group, coordinators)),
         members=[
             *(_member(image, member) for member in group.members),
             *_classic_members(image, group),

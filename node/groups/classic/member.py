@@ -1,7 +1,7 @@
 """A member of a classic group on its coordinator, and the protocols that members have in common."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TypeAlias
 
 from milena.model.errors import MemberNotFoundError, MilenaError
@@ -35,17 +35,7 @@ class Member:
     @classmethod
     def of_row(cls, row: ClassicMember, now_ms: MonotonicMs) -> "Member":
         """Return the member of the image, with its full session."""
-        return cls(
-            member_id=row.member_id,
-            instance_id=row.instance_id,
-            client_id=row.client_id,
-            host=row.host,
-            session_ms=row.session_ms,
-            rebalance_ms=row.rebalance_ms,
-            protocols=None,
-            heard_ms=now_ms,
-            assignment=row.assignment,
-        )
+        return cls(**asdict(row), protocols=None, heard_ms=now_ms)
 
     @classmethod
     def of_join(cls, member_id: str, request: JoinRequest, now_ms: MonotonicMs) -> "Member":
