@@ -1,7 +1,7 @@
 """Checks rules between options, reads the cluster secret, and makes warnings for the operator."""
 
+from collections.abc import Iterator
 from itertools import combinations
-from pathlib import Path
 
 from milena.model.access import ANONYMOUS, USER_PREFIX
 from milena.model.errors import StartupError
@@ -17,142 +17,114 @@ def check_config(config: NodeConfig) -> None:
     Raises:
         StartupError: a rule is broken; the message is about the first such rule.
     """
-    _check_membership(config)
-    _check_times(config)
-    _check_pair(
-        config.peer_tls_cert_file,
-        config.peer_tls_key_file,
-        "peer_tls_cert_file",
-        "peer_tls_key_file",
-    )
-    _check_pair(
-        config.peer_tls_cert_file, config.peer_tls_ca_file, "peer_tls_cert_file", "peer_tls_ca_file"
-    )
+    for rules in (_membership, _times, _tls, _access, _issuer, _peer_port, _kafka, _ports):
+        for problem in rules(config):
+            raise StartupError(problem)
+
+
+def _membership(config: NodeConfig) -> Iterator[str]:
+    if config.peers and config.join:
+        yield "peers and join are both set: a node is a voter or joins as an observer"
+    if config.peers and config.node_id not in config.peers:
+        ids = ", ".join(map(str, sorted(config.peers)))
+        yield f"node_id = {config.node_id} is not among peers ({ids}); a further node joins with --join"
+    if len(set(config.peers.values())) < len(config.peers):
+        yield "two voters of peers have the same address"
+    address = config.reachable_peer_address
+    if not config.is_single and (address.is_wildcard or address.port == 0):
+        yield f"other nodes cannot dial peer_listen = {config.peer_listen}; set peer_advertise"
+
+
+def _times(config: NodeConfig) -> Iterator[str]:
+    heartbeat_ms, session_ms = config.heartbeat_ms, config.broker_session_ms
+    least_ms, most_ms = config.election_timeout_ms_min, config.election_timeout_ms_max
+    append_ms = config.raft_append_period_ms
+    if heartbeat_ms * HEARTBEATS_PER_SESSION_MIN > session_ms:
+        yield f"heartbeat_ms = {heartbeat_ms} is more than a third of broker_session_ms = {session_ms}"
+    if least_ms >= most_ms:
+        yield f"election_timeout_ms_min = {least_ms} must be below election_timeout_ms_max = {most_ms}"
+    if append_ms * 2 >= least_ms:
+        yield f"raft_append_period_ms = {append_ms} must be below half of election_timeout_ms_min = {least_ms}"
+    if config.produce_timeout_ms_default > config.produce_timeout_ms_max:
+        yield "produce_timeout_ms_default is above produce_timeout_ms_max"
+
+
+def _tls(config: NodeConfig) -> Iterator[str]:
+    yield from _incomplete_pair(config, "peer_tls_cert_file", "peer_tls_key_file")
+    yield from _incomplete_pair(config, "peer_tls_cert_file", "peer_tls_ca_file")
     if config.peer_tls_verify_id and not config.peer_tls_cert_file:
-        raise StartupError(
-            "peer_tls_verify_id needs the peer_tls_* files: it looks at certificates"
-        )
-    _check_pair(config.tls_cert_file, config.tls_key_file, "tls_cert_file", "tls_key_file")
+        yield "peer_tls_verify_id needs the peer_tls_* files: it looks at certificates"
+    yield from _incomplete_pair(config, "tls_cert_file", "tls_key_file")
     if config.tls_client_ca_file and not config.tls_cert_file:
-        raise StartupError(
-            "tls_client_ca_file needs tls_cert_file: clients show certificates over HTTPS only"
-        )
+        yield "tls_client_ca_file needs tls_cert_file: clients show certificates over HTTPS only"
     if config.client_auth != "none" and not config.tls_client_ca_file:
-        raise StartupError(
-            f"tls_client_auth = {config.client_auth} needs tls_client_ca_file, which tells good certificates"
-        )
+        yield f"tls_client_auth = {config.client_auth} needs tls_client_ca_file, which tells good certificates"
     if config.tls_principal_rule is not None and config.client_auth == "none":
-        raise StartupError(
-            "tls_principal_rule needs tls_client_ca_file, and tls_client_auth optional or required"
-        )
+        yield "tls_principal_rule needs tls_client_ca_file, and tls_client_auth optional or required"
+
+
+def _incomplete_pair(config: NodeConfig, one: str, other: str) -> Iterator[str]:
+    has_one, has_other = (getattr(config, name) is not None for name in (one, other))
+    if has_one != has_other:
+        given, missing = (one, other) if has_one else (other, one)
+        yield f"{given} is set and {missing} is not; TLS needs both"
+
+
+def _access(config: NodeConfig) -> Iterator[str]:
     if config.cluster_secret and config.cluster_secret_file:
-        raise StartupError("cluster_secret and cluster_secret_file are both set; give one")
+        yield "cluster_secret and cluster_secret_file are both set; give one"
     if config.reset_admin and not config.admin_password_file:
-        raise StartupError("reset_admin needs admin_password_file, which holds the new password")
+        yield "reset_admin needs admin_password_file, which holds the new password"
     if USER_PREFIX + config.admin_user == ANONYMOUS:
-        raise StartupError(
-            f"admin_user = {config.admin_user} is who comes without credentials; choose another name"
+        yield f"admin_user = {config.admin_user} is who comes without credentials; choose another name"
+
+
+def _issuer(config: NodeConfig) -> Iterator[str]:
+    names = ("oidc_audience", "oidc_jwks_file", "oidc_jwks_url", "oidc_groups_claim")
+    if config.oidc_issuer is None:
+        for name in names:
+            if getattr(config, name) is not None:
+                yield f"{name} is set and oidc_issuer is not; set both, or none"
+        return
+    if config.oidc_audience is None:
+        yield "oidc_issuer needs oidc_audience: else a token that the issuer made for anybody would do"
+    if (config.oidc_jwks_file is None) == (config.oidc_jwks_url is None):
+        yield "oidc_issuer needs one of oidc_jwks_file and oidc_jwks_url"
+
+
+def _peer_port(config: NodeConfig) -> Iterator[str]:
+    is_secured = config.has_peer_tls or config.cluster_secret or config.cluster_secret_file
+    if not is_secured and not config.peer_listen.is_loopback:
+        yield (
+            f"peer_listen = {config.peer_listen} is open beyond this machine and nothing protects it: set "
+            "MILENA_CLUSTER_SECRET or cluster_secret_file (the same on all nodes), or the peer_tls_* files"
         )
-    _check_issuer(config)
-    _check_peer_port(config)
-    _check_kafka(config)
-    _check_ports(config)
 
 
-def _check_kafka(config: NodeConfig) -> None:
-    """Refuse addresses of the Kafka interface that contradict each other."""
+def _kafka(config: NodeConfig) -> Iterator[str]:
+    """Yield what addresses of the Kafka interface contradict each other."""
     for name, needed in (
         ("kafka_advertise", "kafka_listen"),
         ("kafka_external_advertise", "kafka_external_listen"),
         ("kafka_external_listen", "kafka_listen"),
     ):
         if getattr(config, name) is not None and getattr(config, needed) is None:
-            raise StartupError(f"{name} is set and {needed} is not; set both, or none")
-    if config.kafka_one_address and (
-        not config.kafka_listeners or config.kafka_listeners[-1][1] is None
-    ):
-        raise StartupError(
+            yield f"{name} is set and {needed} is not; set both, or none"
+    listeners = config.kafka_listeners
+    if config.kafka_one_address and (not listeners or listeners[-1][1] is None):
+        yield (
             "kafka_one_address needs the address that all nodes share: set kafka_external_advertise, or "
             "kafka_listen and kafka_advertise"
         )
 
 
-def _check_ports(config: NodeConfig) -> None:
-    """Refuse two interfaces at one address. Their sockets can be bound together, so the system does not object."""
+def _ports(config: NodeConfig) -> Iterator[str]:
+    """Yield two interfaces at one address. Their sockets can be bound together, so the system does not object."""
     names = ("listen", "peer_listen", "kafka_listen", "kafka_external_listen")
     found = [(name, value) for name in names if (value := getattr(config, name)) is not None]
     for (one, address), (other, further) in combinations(found, 2):
         if address.overlaps(further):
-            raise StartupError(
-                f"{one} = {address} and {other} = {further} are the same port; give one of them another port"
-            )
-
-
-def _check_issuer(config: NodeConfig) -> None:
-    names = ("oidc_audience", "oidc_jwks_file", "oidc_jwks_url", "oidc_groups_claim")
-    if config.oidc_issuer is None:
-        given = [name for name in names if getattr(config, name) is not None]
-        if given:
-            raise StartupError(f"{given[0]} is set and oidc_issuer is not; set both, or none")
-        return
-    if config.oidc_audience is None:
-        raise StartupError(
-            "oidc_issuer needs oidc_audience: else a token that the issuer made for anybody would do"
-        )
-    if (config.oidc_jwks_file is None) == (config.oidc_jwks_url is None):
-        raise StartupError("oidc_issuer needs one of oidc_jwks_file and oidc_jwks_url")
-
-
-def _check_membership(config: NodeConfig) -> None:
-    if config.peers and config.join:
-        raise StartupError("peers and join are both set: a node is a voter or joins as an observer")
-    if config.peers and config.node_id not in config.peers:
-        ids = ", ".join(map(str, sorted(config.peers)))
-        raise StartupError(
-            f"node_id = {config.node_id} is not among peers ({ids}); a further node joins with --join"
-        )
-    if len(set(config.peers.values())) < len(config.peers):
-        raise StartupError("two voters of peers have the same address")
-    address = config.reachable_peer_address
-    if not config.is_single and (address.is_wildcard or address.port == 0):
-        raise StartupError(
-            f"other nodes cannot dial peer_listen = {config.peer_listen}; set peer_advertise"
-        )
-
-
-def _check_times(config: NodeConfig) -> None:
-    if config.heartbeat_ms * HEARTBEATS_PER_SESSION_MIN > config.broker_session_ms:
-        raise StartupError(
-            f"heartbeat_ms = {config.heartbeat_ms} is more than a third of "
-            f"broker_session_ms = {config.broker_session_ms}"
-        )
-    if config.election_timeout_ms_min >= config.election_timeout_ms_max:
-        raise StartupError(
-            f"election_timeout_ms_min = {config.election_timeout_ms_min} must be below "
-            f"election_timeout_ms_max = {config.election_timeout_ms_max}"
-        )
-    if config.raft_append_period_ms * 2 >= config.election_timeout_ms_min:
-        raise StartupError(
-            f"raft_append_period_ms = {config.raft_append_period_ms} must be below half of "
-            f"election_timeout_ms_min = {config.election_timeout_ms_min}"
-        )
-    if config.produce_timeout_ms_default > config.produce_timeout_ms_max:
-        raise StartupError("produce_timeout_ms_default is above produce_timeout_ms_max")
-
-
-def _check_pair(one: Path | None, other: Path | None, one_name: str, other_name: str) -> None:
-    if (one is None) != (other is None):
-        missing, given = (one_name, other_name) if one is None else (other_name, one_name)
-        raise StartupError(f"{given} is set and {missing} is not; TLS needs both")
-
-
-def _check_peer_port(config: NodeConfig) -> None:
-    is_secured = config.has_peer_tls or config.cluster_secret or config.cluster_secret_file
-    if not is_secured and not config.peer_listen.is_loopback:
-        raise StartupError(
-            f"peer_listen = {config.peer_listen} is open beyond this machine and nothing protects it: set "
-            "MILENA_CLUSTER_SECRET or cluster_secret_file (the same on all nodes), or the peer_tls_* files"
-        )
+            yield f"{one} = {address} and {other} = {further} are the same port; give one of them another port"
 
 
 def secret_of(config: NodeConfig) -> bytes:
