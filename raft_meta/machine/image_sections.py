@@ -5,10 +5,11 @@ members and offsets) are separate sections. Derived data is not stored: maps fro
 never change meaning; ``codec`` turns rows into bytes and frames.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import astuple, dataclass, field, fields
+from functools import partial
 from operator import attrgetter
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from immutables import Map
 
@@ -36,15 +37,12 @@ from raft_meta.machine.image import (
     ProducerBlock,
     Proposer,
     Quota,
-    QuotaEntity,
     RestConsumer,
     Token,
     Topic,
     TransactionKey,
     User,
 )
-
-T = TypeVar("T")
 
 HEADER, BROKERS, TOPICS, PARTITIONS, PRODUCERS, PROPOSERS, RESPONSES, END = range(8)
 GROUPS, MEMBERS, OFFSETS, CONSUMERS, ENDINGS, USERS, TOKENS, ACLS, QUOTAS, AUDITED = range(8, 18)
@@ -148,36 +146,51 @@ class _EndingRow:
     ending: Ending
 
 
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """A section whose rows are the values of a map of the image: the map's name, its values, and their key there."""
+
+    name: str
+    kind: type
+    key_of: Callable[[Any], Any]
+
+
+_TABLES = {
+    BROKERS: _Table("brokers", Broker, attrgetter("broker_id")),
+    TOPICS: _Table("topics", Topic, attrgetter("topic_id")),
+    PRODUCERS: _Table("producers", AllocatedProducer, attrgetter("producer_id")),
+    CONSUMERS: _Table("consumers", RestConsumer, attrgetter("group_id", "instance")),
+    USERS: _Table("users", User, attrgetter("name")),
+    TOKENS: _Table("tokens", Token, attrgetter("token_id")),
+    QUOTAS: _Table("quotas", Quota, attrgetter("user", "client_id")),
+    AUDITED: _Table("audited", AuditEntry, attrgetter("number")),
+    PRODUCER_BLOCKS: _Table("producer_blocks", ProducerBlock, attrgetter("number")),
+    TRANSACTIONAL_IDS: _Table("transactional_ids", KafkaTransactionalId, attrgetter("name")),
+}
+
+
 def sections_of(image: Image) -> Iterator[tuple[int, Iterator[object]]]:
     """Yield every section's number, with its rows in ascending order of their keys."""
     header = _Header(**{name: getattr(image, name) for name in _HEADER_NAMES})
-    yield HEADER, iter([shapes.pack(header)])
-    yield BROKERS, _values(image.brokers)
-    yield TOPICS, _values(image.topics)
-    yield PARTITIONS, _partition_rows(image)
-    yield PRODUCERS, _values(image.producers)
-    yield PROPOSERS, _proposer_rows(image)
-    yield RESPONSES, _response_rows(image)
-    yield GROUPS, _group_rows(image)
-    yield MEMBERS, _member_rows(image)
-    yield OFFSETS, _offset_rows(image)
-    yield CONSUMERS, _consumer_rows(image)
-    yield ENDINGS, _ending_rows(image)
-    yield USERS, _values(image.users)
-    yield TOKENS, _values(image.tokens)
-    yield ACLS, _acl_rows(image)
-    yield QUOTAS, _values(image.quotas)
-    yield AUDITED, _values(image.audited)
-    yield PRODUCER_BLOCKS, _values(image.producer_blocks)
-    yield CLASSIC_GROUPS, _classic_rows(image)
-    yield CLASSIC_MEMBERS, _classic_member_rows(image)
-    yield TRANSACTIONAL_IDS, _values(image.transactional_ids)
+    rows: dict[int, Iterator[object]] = {
+        HEADER: iter([shapes.pack(header)]),
+        PARTITIONS: _partition_rows(image),
+        PROPOSERS: _proposer_rows(image),
+        RESPONSES: _response_rows(image),
+        GROUPS: _group_rows(image),
+        MEMBERS: _member_rows(image),
+        OFFSETS: _offset_rows(image),
+        ENDINGS: _ending_rows(image),
+        ACLS: _acl_rows(image),
+        CLASSIC_GROUPS: _classic_rows(image),
+        CLASSIC_MEMBERS: _classic_member_rows(image),
+        **{section: _values(getattr(image, table.name)) for section, table in _TABLES.items()},
+    }
+    for section in sorted(rows):
+        yield section, rows[section]
 
 
-K = TypeVar("K", int, str, QuotaEntity)
-
-
-def _values(items: Map[K, T]) -> Iterator[object]:
+def _values(items: Map[Any, object]) -> Iterator[object]:
     for key in sorted(items):
         yield shapes.pack(items[key])
 
@@ -247,11 +260,6 @@ def _offset_rows(image: Image) -> Iterator[object]:
             yield [group_id, *key, shapes.pack(offsets[key])]
 
 
-def _consumer_rows(image: Image) -> Iterator[object]:
-    for key in sorted(image.consumers):
-        yield shapes.pack(image.consumers[key])
-
-
 def _ending_rows(image: Image) -> Iterator[object]:
     for key in _ascending(image.ending):
         endings = image.ending[key]
@@ -265,22 +273,6 @@ def _acl_rows(image: Image) -> Iterator[object]:
             yield shapes.pack(acl)
 
 
-class _Table(Generic[T]):
-    """The rows of a section whose rows are values of the image itself. ``key_of`` returns a row's key there."""
-
-    def __init__(self, kind: type[T], key_of: Callable[[T], Any]) -> None:
-        self._kind = kind
-        self._key_of = key_of
-        self.rows: dict[Any, T] = {}
-
-    def take(self, item: object) -> tuple[int | str, ...]:
-        """Add a row; return its key, which decides the order of rows."""
-        row = shapes.parse(self._kind, item)
-        key = self._key_of(row)
-        self.rows[key] = row
-        return key if isinstance(key, tuple) else (key,)
-
-
 class ImageReader:
     """Builds an image section by section; refuses items that are out of order."""
 
@@ -288,26 +280,17 @@ class ImageReader:
         self._header: _Header | None = None
         self._section = -1
         self._key: tuple[int | str, ...] = ()
-        self._brokers = _Table(Broker, attrgetter("broker_id"))
-        self._topics = _Table(Topic, attrgetter("topic_id"))
+        self._maps: dict[str, dict[Any, Any]] = {table.name: {} for table in _TABLES.values()}
         self._partitions: dict[PartitionKey, Partition] = {}
-        self._producers = _Table(AllocatedProducer, attrgetter("producer_id"))
         self._proposers: dict[int, _ProposerRow] = {}
         self._responses: dict[int, dict[int, bytes]] = {}
         self._groups: dict[str, _GroupRow] = {}
         self._members: dict[str, list[GroupMember]] = {}
         self._offsets: dict[str, dict[PartitionKey, CommittedOffset]] = {}
-        self._consumers = _Table(RestConsumer, attrgetter("group_id", "instance"))
         self._ending: dict[PartitionKey, dict[TransactionKey, Ending]] = {}
-        self._users = _Table(User, attrgetter("name"))
-        self._tokens = _Table(Token, attrgetter("token_id"))
         self._acls: dict[str, list[Acl]] = {}
-        self._quotas = _Table(Quota, attrgetter("user", "client_id"))
-        self._audited = _Table(AuditEntry, attrgetter("number"))
-        self._producer_blocks = _Table(ProducerBlock, attrgetter("number"))
         self._classic_groups: dict[str, _ClassicRow] = {}
         self._classic_members: dict[str, list[ClassicMember]] = {}
-        self._transactional_ids = _Table(KafkaTransactionalId, attrgetter("name"))
 
     def take(self, section: int, items: list[object]) -> None:
         """Take the next items of a section, which may arrive in several parts.
@@ -317,26 +300,17 @@ class ImageReader:
         """
         takers: dict[int, Callable[[object], tuple[int | str, ...]]] = {
             HEADER: self._take_header,
-            BROKERS: self._brokers.take,
-            TOPICS: self._topics.take,
             PARTITIONS: self._take_partition,
-            PRODUCERS: self._producers.take,
             PROPOSERS: self._take_proposer,
             RESPONSES: self._take_response,
             GROUPS: self._take_group,
             MEMBERS: self._take_member,
             OFFSETS: self._take_offset,
-            CONSUMERS: self._consumers.take,
             ENDINGS: self._take_ending,
-            USERS: self._users.take,
-            TOKENS: self._tokens.take,
             ACLS: self._take_acl,
-            QUOTAS: self._quotas.take,
-            AUDITED: self._audited.take,
-            PRODUCER_BLOCKS: self._producer_blocks.take,
             CLASSIC_GROUPS: self._take_classic_group,
             CLASSIC_MEMBERS: self._take_classic_member,
-            TRANSACTIONAL_IDS: self._transactional_ids.take,
+            **{section: partial(self._take_value, table) for section, table in _TABLES.items()},
         }
         taker = takers.get(section)
         if taker is None:
@@ -352,6 +326,12 @@ class ImageReader:
     def _take_header(self, item: object) -> tuple[int | str, ...]:
         self._header = shapes.parse(_Header, item)
         return ()
+
+    def _take_value(self, table: _Table, item: object) -> tuple[int | str, ...]:
+        row: object = shapes.parse(table.kind, item)
+        key = table.key_of(row)
+        self._maps[table.name][key] = row
+        return key if isinstance(key, tuple) else (key,)
 
     def _take_partition(self, item: object) -> tuple[int | str, ...]:
         placed = shapes.parse(_Placed, item)
@@ -449,8 +429,13 @@ class ImageReader:
         header = self._header
         if header is None:
             raise CorruptLogError("The snapshot has no header.")
-        topic_ids = {topic.name: topic.topic_id for topic in self._topics.rows.values()}
-        named = {p.name: p.producer_id for p in self._producers.rows.values() if p.name is not None}
+        maps = self._maps
+        values: dict[str, Any] = {name: Map(found) for name, found in maps.items()}
+        topics: Collection[Topic] = maps["topics"].values()
+        allocated: Collection[AllocatedProducer] = maps["producers"].values()
+        blocks: Collection[ProducerBlock] = maps["producer_blocks"].values()
+        transactional: Collection[KafkaTransactionalId] = maps["transactional_ids"].values()
+        named = {p.name: p.producer_id for p in allocated if p.name is not None}
         proposers = {
             row.proposer: Proposer(
                 incarnation=row.incarnation,
@@ -467,35 +452,24 @@ class ImageReader:
         return replace(
             Image(),
             **{name: getattr(header, name) for name in _HEADER_NAMES},
-            brokers=Map(self._brokers.rows),
-            topics=Map(self._topics.rows),
-            topic_ids=Map(topic_ids),
+            **values,
+            topic_ids=Map({topic.name: topic.topic_id for topic in topics}),
             partitions=Map(self._partitions),
-            producers=Map(self._producers.rows),
             producer_names=Map(named),
-            producer_blocks=Map(self._producer_blocks.rows),
-            blocks_of=producers.blocks_by_principal(self._producer_blocks.rows.values()),
-            named_counts=producers.names_by_principal(self._producers.rows.values()),
+            blocks_of=producers.blocks_by_principal(blocks),
+            named_counts=producers.names_by_principal(allocated),
             proposers=Map(proposers),
             groups=Map(self._all_groups()),
             offsets=Map(offsets),
             offset_count=sum(len(found) for found in self._offsets.values()),
-            consumers=Map(self._consumers.rows),
-            consumer_counts=consumers.counts_by_principal(self._consumers.rows.values()),
+            consumer_counts=consumers.counts_by_principal(maps["consumers"].values()),
             ending=Map(ending),
             ending_count=sum(len(found) for found in self._ending.values()),
-            transactional_ids=Map(self._transactional_ids.rows),
-            transactional_names=Map(
-                {row.producer_id: name for name, row in self._transactional_ids.rows.items()}
-            ),
-            staging=transactional_ids.staging_of(self._transactional_ids.rows.values()),
-            users=Map(self._users.rows),
-            tokens=Map(self._tokens.rows),
-            tokens_of=access.tokens_by_user(self._tokens.rows.values()),
-            token_children=access.tokens_by_parent(self._tokens.rows.values()),
+            transactional_names=Map({row.producer_id: row.name for row in transactional}),
+            staging=transactional_ids.staging_of(transactional),
+            tokens_of=access.tokens_by_user(maps["tokens"].values()),
+            token_children=access.tokens_by_parent(maps["tokens"].values()),
             acls=Map({principal: tuple(found) for principal, found in self._acls.items()}),
             acl_count=sum(len(found) for found in self._acls.values()),
-            quotas=Map(self._quotas.rows),
-            audited=Map(self._audited.rows),
-            audited_bytes=sum(audit.size_of(entry) for entry in self._audited.rows.values()),
+            audited_bytes=sum(audit.size_of(entry) for entry in maps["audited"].values()),
         )
