@@ -18,7 +18,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from http_api.access.group_shares import GroupShares
 from http_api.access.refusals import Refusals
+from http_api.ports.node import ApiLimits, Ports
+from http_api.serving.quotas import Quotas
 from milena.disk.files import Files
 from milena.model.access import AccessMode
 from milena.model.clock import Clock
@@ -78,6 +81,7 @@ from storage.replica.data_directory import DataDirectory
 
 if TYPE_CHECKING:
     from node.access.web_tokens import WebTokens
+    from node.kafka.apis.api import KafkaServices
 
 logger = logging.getLogger(__name__)
 
@@ -504,6 +508,62 @@ class Assembly:
             **self.groups.calls.peer_handlers,
             **self.consumers.peer_handlers,
         }
+
+    # -- the interfaces to clients ---------------------------------------------------------------
+
+    def api_ports(self, limits: ApiLimits) -> Ports:
+        """Return the parts that the API uses."""
+        return Ports(
+            produce=self.produce,
+            transactions=self.transactions,
+            reads=self.reads,
+            deletions=self.deletions,
+            metadata=self.admin,
+            health=self.health,
+            history=self.history,
+            reassignments=self.reassignments,
+            groups=self.groups.service,
+            consumers=self.consumers.service,
+            callers=self.callers,
+            access=self.access,
+            refusals=self.refusals,
+            limits=limits,
+        )
+
+    def kafka_services(
+        self, *, quotas: Quotas, group_shares: GroupShares, has_tls: bool
+    ) -> "KafkaServices":
+        """Return the parts that the Kafka interface uses. Only a node that has one loads its code."""
+        from node.kafka.apis.api import KafkaServices  # noqa: PLC0415
+        from node.kafka.identity import AccessServices  # noqa: PLC0415
+
+        return KafkaServices(
+            metadata=self.metadata,
+            replicas=self.replicas,
+            standing=self.membership,
+            admin=self.admin,
+            deletions=self.deletions,
+            reassignments=self.reassignments,
+            elections=self.elections,
+            directory=self.directory,
+            groups=self.groups.classic,
+            members=self.groups.server_members,
+            produce=self.produce,
+            reads=self.reads,
+            transactional_ids=self.transactional_ids,
+            clock=self.clock,
+            limits=self.config.limits,
+            access=AccessServices(
+                callers=self.callers,
+                refusals=self.refusals,
+                port=self.access,
+                quotas=quotas,
+                group_shares=group_shares,
+                scram=self.scram_logins,
+                has_tls=has_tls,
+            ),
+            pool=self._ports.pool,
+        )
 
     # -- calls between the parts -----------------------------------------------------------------
 

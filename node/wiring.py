@@ -24,7 +24,7 @@ from aiohttp import web
 
 from http_api.access.group_shares import GroupShares
 from http_api.app import build_runner
-from http_api.ports.node import ApiLimits, Ports
+from http_api.ports.node import ApiLimits
 from http_api.serving.in_flight import RequestBytes
 from http_api.serving.quotas import Quotas
 from milena.disk.os_files import OsFiles
@@ -229,14 +229,8 @@ class Node(Assembly):
         if self.config.kafka_listen is None:
             return None
         try:
-            from node.kafka.apis.api import (  # noqa: PLC0415
-                EXTERNAL,
-                INSIDE,
-                KafkaAddress,
-                KafkaServices,
-            )
+            from node.kafka.apis.api import EXTERNAL, INSIDE, KafkaAddress  # noqa: PLC0415
             from node.kafka.forwarding import FORWARDED  # noqa: PLC0415
-            from node.kafka.identity import AccessServices  # noqa: PLC0415
             from node.kafka.listener import KafkaListener  # noqa: PLC0415
         except ModuleNotFoundError as error:
             if error.name is None or error.name.partition(".")[0] != "kafka":
@@ -254,32 +248,10 @@ class Node(Assembly):
             return KafkaAddress(host, port, (INSIDE, EXTERNAL)[place], is_shared=is_shared)
 
         listener = KafkaListener(
-            services=KafkaServices(
-                metadata=self.metadata,
-                replicas=self.replicas,
-                standing=self.membership,
-                admin=self.admin,
-                deletions=self.deletions,
-                reassignments=self.reassignments,
-                elections=self.elections,
-                directory=self.directory,
-                groups=self.groups.classic,
-                members=self.groups.server_members,
-                produce=self.produce,
-                reads=self.reads,
-                transactional_ids=self.transactional_ids,
-                clock=self.clock,
-                limits=self.config.limits,
-                access=AccessServices(
-                    callers=self.callers,
-                    refusals=self.refusals,
-                    port=self.access,
-                    quotas=self._quotas,
-                    group_shares=self._group_shares,
-                    scram=self.scram_logins,
-                    has_tls=self._api_tls is not None,
-                ),
-                pool=self._pool,
+            services=self.kafka_services(
+                quotas=self._quotas,
+                group_shares=self._group_shares,
+                has_tls=self._api_tls is not None,
             ),
             membership=self.membership,
             contained=self.counts.contained,
@@ -355,22 +327,7 @@ class Node(Assembly):
         await self.quorum.start()
         await self.peer_listener.start(*self.config.peer_listen)
         self._runner = build_runner(
-            Ports(
-                produce=self.produce,
-                transactions=self.transactions,
-                reads=self.reads,
-                deletions=self.deletions,
-                metadata=self.admin,
-                health=self.health,
-                history=self.history,
-                reassignments=self.reassignments,
-                groups=self.groups.service,
-                consumers=self.consumers.service,
-                callers=self.callers,
-                access=self.access,
-                refusals=self.refusals,
-                limits=self._api_limits(),
-            ),
+            self.api_ports(self._api_limits()),
             origins=self.config.cors_origins,
             hosts=self.config.allowed_hosts,
             proxies=self.config.trusted_proxies,

@@ -29,7 +29,6 @@ from node.kafka.apis.api import EXTERNAL, Api, KafkaAddress, KafkaServices
 from node.kafka.apis.registry import APIS
 from node.kafka.connection import KafkaConnection, KafkaPatience
 from node.kafka.forwarding import FORWARDED
-from node.kafka.identity import AccessServices
 from node.kafka.listener import PATIENCE, KafkaListener
 from node.kafka.wire import cold
 from raft_meta.machine.image import Acl
@@ -189,31 +188,10 @@ def decoded(key: int, version: int, body: bytes) -> Any:
 
 def services_of(node: Assembly) -> KafkaServices:
     """The parts of a node that the interface uses."""
-    return KafkaServices(
-        metadata=node.metadata,
-        replicas=node.replicas,
-        standing=node.membership,
-        admin=node.admin,
-        deletions=node.deletions,
-        reassignments=node.reassignments,
-        elections=node.elections,
-        directory=node.directory,
-        groups=node.groups.classic,
-        members=node.groups.server_members,
-        produce=node.produce,
-        reads=node.reads,
-        transactional_ids=node.transactional_ids,
-        clock=node.clock,
-        limits=node.config.limits,
-        access=AccessServices(
-            callers=node.callers,
-            refusals=node.refusals,
-            port=node.access,
-            quotas=Quotas(node.config.limits, lambda: node.metadata.image.quotas),
-            group_shares=GroupShares(),
-            scram=node.scram_logins,
-        ),
-        pool=node._ports.pool,
+    return node.kafka_services(
+        quotas=Quotas(node.config.limits, lambda: node.metadata.image.quotas),
+        group_shares=GroupShares(),
+        has_tls=False,
     )
 
 

@@ -119,22 +119,7 @@ class DirectApi:
 
 def ports_of(node: "SimNode", limits: ApiLimits | None = None) -> Ports:
     """Return the ports that ``node.wiring`` gives to the API."""
-    return Ports(
-        produce=node.produce,
-        transactions=node.transactions,
-        reads=node.reads,
-        deletions=node.deletions,
-        metadata=node.admin,
-        health=node.health,
-        history=node.history,
-        reassignments=node.reassignments,
-        groups=node.groups.service,
-        consumers=node.consumers.service,
-        callers=node.callers,
-        access=node.access,
-        refusals=node.refusals,
-        limits=limits or ApiLimits(),
-    )
+    return node.api_ports(limits or ApiLimits())
 
 
 def request_bytes(
