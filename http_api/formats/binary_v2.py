@@ -4,25 +4,9 @@ from binascii import a2b_base64, b2a_base64
 from collections.abc import Sequence
 from typing import Any
 
-from http_api.formats.envelope import Column, decode_base64, decode_envelope
+from http_api.formats.envelope import Column, decode_base64
 from http_api.formats.rows import RowWriter
 from http_api.formats.selection import Selection
-from milena.model.requests import Records
-from milena.model.turns import Steps, at_once
-
-
-def decode(body: bytes, *, records_max: int) -> Records:
-    """Return the records of a request's body.
-
-    Raises:
-        InvalidRequestError, NotFoundError, LimitReachedError: see ``decode_envelope``.
-    """
-    return at_once(decode_steps(body, records_max=records_max))
-
-
-def decode_steps(body: bytes, *, records_max: int) -> Steps[Records]:
-    """Decode the records of a body in steps, because a large one must not block the loop."""
-    return decode_envelope(body, decode_items, records_max=records_max)
 
 
 def decode_items(items: list[Any], field: str, first: int) -> Column:

@@ -40,16 +40,16 @@ _HEADER_FIELDS = frozenset({"key", "name", "value"})
 
 
 def decode_envelope(
-    body: bytes,
     decode_items: ItemsDecoder,
+    body: bytes,
     *,
     records_max: int,
 ) -> Steps[Records]:
     """Decode the records of a body, in steps.
 
     Args:
-        body: the JSON.
         decode_items: turns JSON values into stored bytes.
+        body: the JSON.
         records_max: the largest number of records.
 
     Raises:

@@ -9,33 +9,20 @@ from typing import Any
 import orjson
 
 from http_api.formats import exact_json
-from http_api.formats.envelope import Column, decode_envelope
+from http_api.formats.envelope import Column
 from http_api.formats.rows import RowWriter
 from http_api.formats.selection import Selection
-from milena.model.requests import Records
-from milena.model.turns import Steps, at_once
 
 # Compact JSON has no newline. So many items can be written as one list with newlines between them, and then be split.
 _SEPARATOR = orjson.Fragment(b"\n")
 _SEPARATED = b",\n,"
 
 
-def decode(body: bytes, *, records_max: int) -> Records:
-    """Return the records of a request's body.
-
-    Raises:
-        InvalidRequestError, NotFoundError, LimitReachedError: see ``decode_envelope``.
-    """
-    return at_once(decode_steps(body, records_max=records_max))
-
-
-def decode_steps(body: bytes, *, records_max: int) -> Steps[Records]:
-    """Decode the records of a body in steps, because a large one must not block the loop."""
-    return decode_envelope(body, encode_items, records_max=records_max)
-
-
 def encode_items(items: list[Any], field: str, first: int) -> Column:
-    """Return the compact JSON of each item. One call encodes all of them; a call per item costs ten times as much."""
+    """Return the compact JSON of each item (``ItemsDecoder``).
+
+    One call encodes all of them; a call per item costs ten times as much.
+    """
     row: Any = items[0]
     if len(items) > 1:
         row = [_SEPARATOR] * (2 * len(items) - 1)

@@ -7,26 +7,18 @@ from collections.abc import Sequence
 from typing import Any
 
 from http_api.describing.schemas import json_kind
-from http_api.formats.envelope import Column, decode_envelope
+from http_api.formats.envelope import Column
 from http_api.formats.rows import RowWriter, text_json
 from http_api.formats.selection import Selection, Slice
 from milena.model.errors import InvalidRecordError
-from milena.model.requests import Records
-from milena.model.turns import Steps
-
-
-def decode_steps(body: bytes, *, records_max: int) -> Steps[Records]:
-    """Decode the records of a body in steps, because a large one must not block the loop.
-
-    Raises:
-        InvalidRecordError: a key or value is not a string.
-        InvalidRequestError, NotFoundError, LimitReachedError: see ``decode_envelope``.
-    """
-    return decode_envelope(body, decode_items, records_max=records_max)
 
 
 def decode_items(items: list[Any], field: str, first: int) -> Column:
-    """Encode strings to bytes (``ItemsDecoder``)."""
+    """Encode strings to bytes (``ItemsDecoder``).
+
+    Raises:
+        InvalidRecordError: an item is not a string.
+    """
     try:
         # The JSON parser refuses lone surrogates, so every string can be encoded.
         return [None if item is None else item.encode() for item in items]

@@ -6,12 +6,13 @@ with a known head.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from http_api.access.callers import Caller
 from http_api.describing.params import ChoiceParam, IntegerParam
 from http_api.describing.schemas import parse_query
 from http_api.formats import binary_v2, json_v2, lines, text_v2
+from http_api.formats.envelope import ItemsDecoder, decode_envelope
 from http_api.ports.node import ApiLimits, Ports
 from http_api.protocol.media import RecordFormat, metadata_type, names_record_format, produce_format
 from http_api.records.conditions import ExpectedEnd
@@ -57,10 +58,14 @@ RECORD_FORMAT = "Milena-Record-Format"
 _NO_HEADERS: Mapping[str, str] = {}
 
 Decoder = Callable[..., Steps[Records]]
+ITEM_DECODERS: Mapping[RecordFormat, ItemsDecoder] = {
+    RecordFormat.JSON: json_v2.encode_items,
+    RecordFormat.BINARY: binary_v2.decode_items,
+    RecordFormat.TEXT: text_v2.decode_items,
+}
+"""The formats of keys and values in a JSON envelope."""
 DECODERS: dict[RecordFormat, Decoder] = {
-    RecordFormat.JSON: json_v2.decode_steps,
-    RecordFormat.BINARY: binary_v2.decode_steps,
-    RecordFormat.TEXT: text_v2.decode_steps,
+    **{format_: partial(decode_envelope, decode) for format_, decode in ITEM_DECODERS.items()},
     RecordFormat.TEXT_LINES: lines.decode_text_steps,
     RecordFormat.JSON_LINES: lines.decode_json_steps,
 }

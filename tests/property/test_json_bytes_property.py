@@ -5,7 +5,9 @@ import json
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from http_api.formats import json_v2
+from http_api.formats.envelope import decode_envelope
+from http_api.formats.json_v2 import encode_items
+from milena.model.turns import at_once
 from milena.producing.serializers import json_bytes
 
 VALUES = st.recursive(
@@ -36,7 +38,7 @@ VALUES = st.recursive(
 def test_a_node_stores_the_same_bytes(value):
     sent = {"records": [{"key": value, "value": value}]}
     for body in (json.dumps(sent), json.dumps(sent, ensure_ascii=False, indent=1)):
-        stored = json_v2.decode(body.encode(), records_max=1)
+        stored = at_once(decode_envelope(encode_items, body.encode(), records_max=1))
         ours = json_bytes(value)
         assert list(stored.keys) == [ours]
         assert list(stored.values) == [ours]

@@ -13,14 +13,14 @@ from aiohttp import web
 
 from http_api.access.callers import Caller
 from http_api.describing.schemas import Fields, parse_query
-from http_api.formats import binary_v2, exact_json, json_v2, text_v2
-from http_api.formats.envelope import ItemsDecoder, decode_parsed
+from http_api.formats import exact_json
+from http_api.formats.envelope import decode_parsed
 from http_api.ports.node import Ports
 from http_api.protocol.answers import bytes_answer
 from http_api.protocol.errors import InvalidFieldError
 from http_api.protocol.media import JSON_TYPE, RecordFormat, produce_format
 from http_api.records.idempotency_key import IDEMPOTENCY_KEY, idempotency_of
-from http_api.records.produce_head import TIMEOUT_MS
+from http_api.records.produce_head import ITEM_DECODERS, TIMEOUT_MS
 from http_api.records.receipts import encode_items
 from http_api.serving.call import Call
 from http_api.shapes import requests as shapes
@@ -215,13 +215,6 @@ def _check_counts(write_count: int, offsets: tuple[GroupOffsets, ...]) -> None:
         )
 
 
-_DECODERS: Mapping[RecordFormat, ItemsDecoder] = {
-    RecordFormat.JSON: json_v2.encode_items,
-    RecordFormat.BINARY: binary_v2.decode_items,
-    RecordFormat.TEXT: text_v2.decode_items,
-}
-
-
 def _writes(
     items: list[object],
     format_: RecordFormat,
@@ -234,7 +227,7 @@ def _writes(
         topic = fields.required_text("topic")
         partition = fields.integer("partition", least=0)
         envelope = {"records": fields.required_items("records")}
-        decoder = _DECODERS[format_]
+        decoder = ITEM_DECODERS[format_]
         records = yield from decode_parsed(envelope, decoder, records_max=records_max)
         records_max -= len(records.values)
         writes.append(
@@ -252,7 +245,7 @@ def _format(content_type: str) -> RecordFormat:
         UnsupportedMediaTypeError: the body has a type that transactions do not support.
     """
     format_ = produce_format(content_type)
-    if format_ not in _DECODERS:
+    if format_ not in ITEM_DECODERS:
         raise UnsupportedMediaTypeError(
             "a transaction is JSON: send application/json, or say with one of kafka's types, as "
             "application/vnd.kafka.binary.v2+json, how keys and values are written in it"

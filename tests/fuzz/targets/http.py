@@ -9,6 +9,7 @@ from aiohttp.http_parser import HttpRequestParser
 
 from http_api.describing.schemas import parse_query
 from http_api.formats import binary_v2, json_v2, text_v2
+from http_api.formats.envelope import decode_envelope
 from http_api.protocol.media import metadata_type, produce_format, records_type
 from http_api.quick.strangers import asked
 from http_api.records.produce_head import parse_options
@@ -25,15 +26,15 @@ _ROUTER = Router(ROUTES)
 
 
 def _json_records(data: bytes) -> object:
-    return _encoded(json_v2.decode(data, records_max=1000))
+    return _encoded(at_once(decode_envelope(json_v2.encode_items, data, records_max=1000)))
 
 
 def _binary_records(data: bytes) -> object:
-    return _encoded(binary_v2.decode(data, records_max=1000))
+    return _encoded(at_once(decode_envelope(binary_v2.decode_items, data, records_max=1000)))
 
 
 def _text_records(data: bytes) -> object:
-    return _encoded(at_once(text_v2.decode_steps(data, records_max=1000)))
+    return _encoded(at_once(decode_envelope(text_v2.decode_items, data, records_max=1000)))
 
 
 def _encoded(records: object) -> bytes:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from http_api.formats import binary_v2, exact_json, json_v2, lines, v3_records
 from http_api.formats.answers import Wanted, encode_records
-from http_api.formats.envelope import parse_time
+from http_api.formats.envelope import decode_envelope, parse_time
 from http_api.protocol.errors import InvalidFieldError, UnreadableRecordError
 from http_api.protocol.media import records_type
 from milena.model.batch.decode import check_batch, records_in
@@ -40,8 +40,16 @@ def body(*records, **envelope):
     return orjson.dumps({"records": list(records), **envelope})
 
 
+def decode_json(text, *, records_max):
+    return at_once(decode_envelope(json_v2.encode_items, text, records_max=records_max))
+
+
+def decode_binary(text, *, records_max):
+    return at_once(decode_envelope(binary_v2.decode_items, text, records_max=records_max))
+
+
 def decode(*records, **envelope):
-    return json_v2.decode(body(*records, **envelope), records_max=1000)
+    return decode_json(body(*records, **envelope), records_max=1000)
 
 
 def b64(data):
@@ -52,7 +60,7 @@ def b64(data):
 
 
 def test_json_is_stored_compact_with_quotes():
-    records = json_v2.decode(
+    records = decode_json(
         b'{"records": [{"key": "u1", "value": {"b" : [1, 2.50], "a": "\\u00e9"}}]}', records_max=9
     )
     assert records.keys == [b'"u1"']
@@ -86,7 +94,7 @@ def test_every_value_survives_beside_others(value):
 )
 def test_integers_of_any_size_keep_their_digits(number):
     text = b'{"records":[{"key":%b,"value":{"n":[%b]}},{"value":null}]}' % (2 * (number.encode(),))
-    records = json_v2.decode(text, records_max=9)
+    records = decode_json(text, records_max=9)
     assert records.keys == [number.encode(), None]
     assert records.values == [b'{"n":[%b]}' % number.encode(), None]
 
@@ -98,13 +106,13 @@ def test_text_that_looks_like_a_rounded_number_is_left_alone():
 
 def test_numbers_that_no_float_holds_are_refused():
     with pytest.raises(MalformedRequestError, match="infinity"):
-        json_v2.decode(b'{"records":[{"value":1e999}]}', records_max=9)
+        decode_json(b'{"records":[{"value":1e999}]}', records_max=9)
 
 
 def test_integers_without_end_are_refused():
     text = b'{"records":[{"value":1%b}]}' % (b"0" * 5000)
     with pytest.raises(MalformedRequestError):
-        json_v2.decode(text, records_max=9)
+        decode_json(text, records_max=9)
 
 
 json_values = st.recursive(
@@ -125,7 +133,7 @@ json_values = st.recursive(
 @given(st.lists(st.tuples(json_values, json_values), min_size=1, max_size=8))
 def test_json_in_is_json_stored(rows):
     text = json.dumps({"records": [{"key": k, "value": v} for k, v in rows]}).encode()
-    records = json_v2.decode(text, records_max=9)
+    records = decode_json(text, records_max=9)
 
     def loads(column):
         return [None if item is None else json.loads(item) for item in column]
@@ -138,7 +146,7 @@ def test_json_in_is_json_stored(rows):
 def test_large_integers_in_deep_nesting_are_stored_or_refused(depth):
     value = b"[" * depth + b"9" * 30 + b"]" * depth
     with suppress(MalformedRequestError):
-        records = json_v2.decode(b'{"records":[{"value":' + value + b"}]}", records_max=9)
+        records = decode_json(b'{"records":[{"value":' + value + b"}]}", records_max=9)
         assert records.values == [value]
 
 
@@ -148,15 +156,15 @@ def test_nesting_without_end_is_refused(depth):
     with pytest.raises(
         MalformedRequestError, match=r"a value cannot be stored: Recursion limit|recursion depth"
     ):
-        json_v2.decode(b'{"records":[{"value":' + value + b"}]}", records_max=9)
+        decode_json(b'{"records":[{"value":' + value + b"}]}", records_max=9)
 
 
 def _by_v2(text):
-    return json_v2.decode(b'{"records":[{"value":%b}]}' % text, records_max=9).values
+    return decode_json(b'{"records":[{"value":%b}]}' % text, records_max=9).values
 
 
 def _by_v2_as_a_key(text):
-    records = json_v2.decode(
+    records = decode_json(
         b'{"records":[{"key":1,"value":2},{"key":%b,"value":2}]}' % text, records_max=9
     )
     assert records.keys is not None
@@ -195,7 +203,7 @@ def test_every_format_takes_the_same_nesting(stored, brackets):
 
 def test_binary_is_base64():
     text = body({"key": b64(b"\xff"), "value": b64(b"")}, {"key": None, "value": b64(b"ab")})
-    records = binary_v2.decode(text, records_max=9)
+    records = decode_binary(text, records_max=9)
     assert records.keys == [b"\xff", None]
     assert records.values == [b"", b"ab"]
 
@@ -206,13 +214,13 @@ def test_refuses_what_is_not_base64_and_says_where(value):
     with pytest.raises(
         MalformedRequestError, match=r"(?s)records\[1\].value: data=.* is not a valid base64 string"
     ):
-        binary_v2.decode(text, records_max=9)
+        decode_binary(text, records_max=9)
 
 
 @pytest.mark.parametrize("value", [1, True, [], {}])
 def test_base64_is_a_string(value):
     with pytest.raises(MalformedRequestError, match="base64 must be a string"):
-        binary_v2.decode(body({"value": value}), records_max=9)
+        decode_binary(body({"value": value}), records_max=9)
 
 
 def test_headers_have_a_key_or_a_name():
@@ -329,7 +337,7 @@ def test_refuses_bad_partitions(partition, error):
 def test_refuses_bad_envelopes(text, error, sentence):
     sentence = sentence.replace("{", r"\{").replace("}", r"\}").replace(": ...", r": \[...\]")
     with pytest.raises(error, match=sentence):
-        json_v2.decode(text, records_max=9)
+        decode_json(text, records_max=9)
 
 
 def test_schemas_may_be_null():
@@ -338,7 +346,7 @@ def test_schemas_may_be_null():
 
 def test_refuses_too_many_records():
     with pytest.raises(RequestTooLargeError, match="at most 2"):
-        json_v2.decode(body({}, {}, {}), records_max=2)
+        decode_json(body({}, {}, {}), records_max=2)
 
 
 hostile = st.recursive(
@@ -361,9 +369,9 @@ hostile = st.recursive(
 @given(hostile)
 def test_hostile_bodies_are_taken_or_refused(value):
     text = json.dumps({"records": [value]} if not isinstance(value, dict) else value).encode()
-    for format_ in (json_v2, binary_v2):
+    for decode_text in (decode_json, decode_binary):
         with suppress(MilenaError):
-            assert format_.decode(text, records_max=5).values
+            assert decode_text(text, records_max=5).values
 
 
 @settings(max_examples=200, deadline=None)
@@ -371,7 +379,7 @@ def test_hostile_bodies_are_taken_or_refused(value):
 def test_hostile_bytes_are_taken_or_refused(noise):
     for text in (noise, b'{"records":[' + noise + b"]}", b'{"records":[{"value":' + noise + b"}]}"):
         with suppress(MilenaError):
-            assert json_v2.decode(text, records_max=5).values
+            assert decode_json(text, records_max=5).values
 
 
 # -- answers
@@ -713,7 +721,7 @@ def test_whatever_is_stored_comes_out_in_binary_and_never_breaks_json(batches, s
 def test_a_value_alone_is_stored_as_among_others(value):
     alone = b'{"records":[{"value":%s}]}' % value.encode()
     twice = b'{"records":[{"value":%s},{"value":%s}]}' % ((value.encode(),) * 2)
-    one, two = (_decoded(json_v2.decode, text) for text in (alone, twice))
+    one, two = (_decoded(decode_json, text) for text in (alone, twice))
     assert one is two if isinstance(one, type) else one * 2 == two
 
 
@@ -721,7 +729,7 @@ def test_a_value_alone_is_stored_as_among_others(value):
 def test_a_binary_value_alone_is_stored_as_among_others(value):
     alone = b'{"records":[{"value":%s}]}' % value.encode()
     twice = b'{"records":[{"value":%s},{"value":%s}]}' % ((value.encode(),) * 2)
-    one, two = (_decoded(binary_v2.decode, text) for text in (alone, twice))
+    one, two = (_decoded(decode_binary, text) for text in (alone, twice))
     assert one is two if isinstance(one, type) else one * 2 == two
 
 

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from http_api.formats import text_v2
-from http_api.formats.json_v2 import decode
+from http_api.formats.envelope import decode_envelope
+from http_api.formats.json_v2 import encode_items
+from http_api.formats.text_v2 import decode_items
 from milena.commands.formats import json_line
 from milena.commands.producing.json_lines import JsonLines, partitions_needed
 from milena.commands.producing.line_producer import LineOptions, LineProducer
@@ -61,7 +62,7 @@ def test_every_record_that_is_printed_is_read_back_whole_and_in_its_place(record
 )
 def test_json_as_text_is_stored_as_http_stores_the_same_json(key):
     body = orjson.dumps({"records": [{"key": key, "value": key}]})
-    (stored,) = decode(body, records_max=1).keys
+    (stored,) = at_once(decode_envelope(encode_items, body, records_max=1)).keys
     record = ConsumedRecord("t", 0, 0, 0, TimestampType.CREATE, key=stored, value=stored)
     (printed,) = parsed(json_line(record)).runs
     (written,) = parsed(
@@ -74,9 +75,9 @@ def test_json_as_text_is_stored_as_http_stores_the_same_json(key):
 def test_a_key_is_the_text_that_http_stores_in_its_text_format():
     body = b'{"records":[{"key":"u1","value":"tea"}]}'
     (run,) = parsed(b'{"key":"u1","value":"tea"}').runs
-    stored = at_once(text_v2.decode_steps(body, records_max=1))
+    stored = at_once(decode_envelope(decode_items, body, records_max=1))
     assert ([*run.keys], [*run.values]) == (stored.keys, stored.values) == ([b"u1"], [b"tea"])
-    assert decode(body, records_max=1).keys == [b'"u1"']
+    assert at_once(decode_envelope(encode_items, body, records_max=1)).keys == [b'"u1"']
 
 
 def test_records_that_share_their_place_are_one_run():
