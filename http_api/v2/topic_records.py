@@ -9,7 +9,7 @@ import asyncio
 import re
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -145,8 +145,8 @@ async def fetch_topic(call: Call) -> web.StreamResponse:
     if is_following is None:
         is_following = framing is StreamFraming.EVENTS
     reader = TopicReader(
-        call,
-        topic.topic_id,
+        call=call,
+        topic_id=topic.topic_id,
         framing=framing,
         format=FORMAT.read(query),
         beginning=beginning,
@@ -165,6 +165,7 @@ async def fetch_topic(call: Call) -> web.StreamResponse:
     )
 
 
+@dataclass(kw_only=True)
 class TopicReader:
     """One client's read of all partitions of a topic.
 
@@ -172,31 +173,18 @@ class TopicReader:
     the last event.
     """
 
-    def __init__(
-        self,
-        call: Call,
-        topic_id: str,
-        *,
-        framing: StreamFraming,
-        format: RecordFormat,  # noqa: A002  (what the parameter is called)
-        beginning: Beginning,
-        timestamp_ms: int | None,
-        count: int | None,
-        is_following: bool,
-        is_uncommitted: bool,
-    ) -> None:
-        self._call = call
-        self._topic = call.names["topic"]
-        self._topic_id = topic_id
-        self._framing = framing
-        self._format = format
-        self._beginning = beginning
-        self._timestamp_ms = timestamp_ms
-        self._left = count
-        self._is_following = is_following
-        self._is_uncommitted = is_uncommitted
-        self._places: dict[int, int] = {}
-        self._said_s = asyncio.get_running_loop().time()
+    call: Call
+    topic_id: str
+    framing: StreamFraming
+    format: RecordFormat
+    beginning: Beginning
+    timestamp_ms: int | None
+    count: int | None
+    """How many records are still to be sent; None: no limit."""
+    is_following: bool
+    is_uncommitted: bool
+    _places: dict[int, int] = field(default_factory=dict)
+    _said_s: float = field(default_factory=lambda: asyncio.get_running_loop().time())
 
     async def bodies(self, partition_count: int) -> AsyncGenerator[bytes, None]:
         """Yield the pieces as lines or events; the first piece is empty. An error before it is raised.
@@ -205,7 +193,7 @@ class TopicReader:
         """
         async with _Sources() as sources:
             for number in range(partition_count):
-                sources.open(self._source(number, self._beginning, self._timestamp_ms))
+                sources.open(self._source(number, self.beginning, self.timestamp_ms))
             answers = await sources.all()
             for number, piece in answers:
                 self._places[number] = piece.start_offset if piece else 0
@@ -215,10 +203,10 @@ class TopicReader:
                 async with aclosing(self._sent(sources, answers)) as bodies:
                     async for body in bodies:
                         yield body
-                if not sources.are_asked or self._left == 0:
+                if not sources.are_asked or self.count == 0:
                     return
                 answers = await sources.some()
-                while self._is_following and sources.count < self._partition_count_now():
+                while self.is_following and sources.count < self._partition_count_now():
                     self._places[sources.count] = 0
                     sources.open(self._source(sources.count, Beginning(_EARLIEST), None))
 
@@ -228,7 +216,7 @@ class TopicReader:
         """Yield the pieces in ``answers``. After a piece was sent, ask its partition's source for the next one."""
         loop = asyncio.get_running_loop()
         for number, piece in answers:
-            if piece is None or self._left == 0:
+            if piece is None or self.count == 0:
                 continue
             body = await self._body(number, piece)
             if body or loop.time() - self._said_s >= KEEP_ALIVE_MS / 1000:
@@ -237,41 +225,41 @@ class TopicReader:
             sources.ask(number)
 
     def _partition_count_now(self) -> int:
-        topic = self._call.ports.metadata.image.topic(self._topic)
+        topic = self.call.ports.metadata.image.topic(self.call.names["topic"])
         return 0 if topic is None else min(topic.partition_count, PARTITIONS_MAX)
 
     def _source(
         self, partition: int, beginning: Beginning, timestamp_ms: int | None
     ) -> RecordSource:
         request = FetchRequest(
-            topic=self._topic,
+            topic=self.call.names["topic"],
             partition=partition,
             offset=beginning.places.get(partition, beginning.offset),
             timestamp_ms=timestamp_ms,
             max_bytes=PIECE_BYTES,
             timeout_ms=0,
             is_local=False,
-            is_uncommitted=self._is_uncommitted,
+            is_uncommitted=self.is_uncommitted,
         )
         return RecordSource(
-            ports=self._call.ports,
+            ports=self.call.ports,
             request=request,
-            format=self._format,
-            count=self._left,
-            is_following=self._is_following,
-            topic_tag=tag_of(self._topic_id),
+            format=self.format,
+            count=self.count,
+            is_following=self.is_following,
+            topic_tag=tag_of(self.topic_id),
         )
 
     async def _body(self, number: int, piece: Piece) -> bytes:
         next_offset = piece.next_offset
-        if self._left is not None:
-            if len(piece.rows) > self._left:
-                next_offset = piece.offsets[self._left]
+        if self.count is not None:
+            if len(piece.rows) > self.count:
+                next_offset = piece.offsets[self.count]
                 piece = replace(
-                    piece, rows=piece.rows[: self._left], offsets=piece.offsets[: self._left]
+                    piece, rows=piece.rows[: self.count], offsets=piece.offsets[: self.count]
                 )
-            self._left -= len(piece.rows)
-        body = await piece.framed(self._framing, self._ids(number, piece.offsets))
+            self.count -= len(piece.rows)
+        body = await piece.framed(self.framing, self._ids(number, piece.offsets))
         self._places[number] = next_offset
         return body
 
@@ -279,7 +267,7 @@ class TopicReader:
         """Yield the ids of events with these offsets in partition ``number``; other partitions keep their offsets."""
         others = [b"%d:%d" % place for place in self._places.items()]
         others[number] = b"%d:%%d" % number
-        head = tagged(self._topic_id, "").encode()
+        head = tagged(self.topic_id, "").encode()
         return map((head + b",".join(others)).__mod__, (offset + 1 for offset in offsets))
 
 
