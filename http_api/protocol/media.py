@@ -201,10 +201,16 @@ class RecordsType:
 
 
 _ANY_RECORDS = RecordsType(None, "", is_any=True)
-_RECORDS_BY_EMBEDDED = {
-    "json": RecordsType(RecordFormat.JSON, JSON_V2_TYPE),
-    "binary": RecordsType(RecordFormat.BINARY, BINARY_V2_TYPE),
-    "text": RecordsType(RecordFormat.TEXT, TEXT_V2_TYPE),
+_TYPES_OF_FORMATS = {
+    RecordFormat.JSON: RecordsType(RecordFormat.JSON, JSON_V2_TYPE),
+    RecordFormat.BINARY: RecordsType(RecordFormat.BINARY, BINARY_V2_TYPE),
+    RecordFormat.TEXT: RecordsType(RecordFormat.TEXT, TEXT_V2_TYPE),
+}
+_PLAIN_TYPES_OF_FORMATS = {
+    format_: RecordsType(format_, JSON_TYPE) for format_ in _TYPES_OF_FORMATS
+}
+_RECORDS_BY_EMBEDDED: dict[str | None, RecordsType] = {
+    **{format_.value: type_ for format_, type_ in _TYPES_OF_FORMATS.items()},
     None: _ANY_RECORDS,
 }
 _LINES = RecordsType(None, NDJSON_TYPE, StreamFraming.LINES)
@@ -233,16 +239,6 @@ def records_type(accept: str) -> RecordsType:
         f"ask for {JSON_V2_TYPE}, {BINARY_V2_TYPE}, {TEXT_V2_TYPE}, "
         f"{NDJSON_TYPE}, {EVENTS_TYPE}, {BATCH_TYPE} or {ARROW_TYPE}"
     )
-
-
-_TYPES_OF_FORMATS = {
-    RecordFormat.JSON: RecordsType(RecordFormat.JSON, JSON_V2_TYPE),
-    RecordFormat.BINARY: RecordsType(RecordFormat.BINARY, BINARY_V2_TYPE),
-    RecordFormat.TEXT: RecordsType(RecordFormat.TEXT, TEXT_V2_TYPE),
-}
-_PLAIN_TYPES_OF_FORMATS = {
-    format_: RecordsType(format_, JSON_TYPE) for format_ in _TYPES_OF_FORMATS
-}
 
 
 @lru_cache(maxsize=512)
@@ -322,10 +318,8 @@ def _records_type_named(name: str) -> RecordsType | None:
     return None if match is None else _RECORDS_BY_EMBEDDED.get(match["embedded"])
 
 
-_PRODUCED_BY_EMBEDDED = {
-    "json": RecordFormat.JSON,
-    "binary": RecordFormat.BINARY,
-    "text": RecordFormat.TEXT,
+_PRODUCED_BY_EMBEDDED: dict[str | None, RecordFormat] = {
+    **{format_.value: format_ for format_ in _TYPES_OF_FORMATS},
     None: RecordFormat.BINARY,
 }
 

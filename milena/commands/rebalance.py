@@ -33,12 +33,17 @@ _WAIT = click.option(
 )
 
 
-class MoveOptions(TypedDict):
-    """The options of every command that moves replicas."""
+class MoveKeywords(TypedDict):
+    """The arguments of a request for moves."""
 
     dry_run: bool
     throttle: int | None
     max_concurrent: int | None
+
+
+class MoveOptions(MoveKeywords):
+    """The options of every command that moves replicas."""
+
     is_waiting: bool
     is_json: bool
 
@@ -48,14 +53,6 @@ def move_options(command: F) -> F:
     for option in (JSON, _WAIT, _CONCURRENT, _THROTTLE, _DRY_RUN):
         command = option(command)
     return command
-
-
-class MoveKeywords(TypedDict):
-    """The arguments of a request for moves."""
-
-    dry_run: bool
-    throttle: int | None
-    max_concurrent: int | None
 
 
 def run_moves(
