@@ -54,60 +54,43 @@ FILE = click.Path(dir_okay=False)
 CALLERS = frozenset({"user", "token", "token_file"})
 """The settings that name a caller."""
 COMMAND_GROUP = "milena.commands"
-OWN_COMMANDS = {
-    "access": "access.access",
-    "acls": "access.acls",
-    "bench": "benchmarks.bench",
-    "consume": "consuming.consume",
-    "doctor": "health.doctor",
-    "drain": "drain",
-    "groups": "groups",
-    "nodes": "nodes",
-    "partitions": "partitions",
-    "produce": "producing.produce",
-    "profiles": "profiles",
-    "quotas": "access.quotas",
-    "reassignments": "rebalance",
-    "rebalance": "rebalance",
-    "status": "health.status",
-    "tokens": "access.tokens",
-    "topics": "topics",
-    "transactions": "transactions",
-    "users": "access.users",
+COMMANDS = {
+    "access": ("access.access", "Show or set the access mode."),
+    "acls": ("access.acls", "List, add and remove access control entries."),
+    "bench": ("benchmarks.bench", "Measure writing and reading."),
+    "completion": (None, "Print a completion script for a shell."),
+    "consume": ("consuming.consume", "Print the records of a topic, one a line."),
+    "dev": (None, "Run a local cluster in the foreground."),
+    "doctor": ("health.doctor", "Examine the cluster and say what to change."),
+    "drain": ("drain", "Hand over what a node leads, before a stop."),
+    "dump": (None, "Show the batches in a segment's file."),
+    "groups": ("groups", "List, describe, reset and delete groups."),
+    "help": (None, "Show the help of a command."),
+    "nodes": ("nodes", "List, drain and remove nodes."),
+    "partitions": ("partitions", "Move replicas and leaders of partitions."),
+    "produce": ("producing.produce", "Write each line of a file to a topic."),
+    "profiles": ("profiles", "List the profiles of this user."),
+    "quotas": ("access.quotas", "List, set and delete quotas."),
+    "reassignments": ("rebalance", "List and cancel moves of replicas."),
+    "rebalance": ("rebalance", "Even out replicas, or empty a node."),
+    "start": (None, "Run one node in the foreground."),
+    "status": ("health.status", "Show nodes, leaders and replicas."),
+    "tokens": ("access.tokens", "List, create and delete tokens."),
+    "topics": ("topics", "Create, list, alter and delete topics."),
+    "transactions": ("transactions", "List, describe and abort open transactions."),
+    "users": ("access.users", "List, create, change and delete users."),
+    "version": (None, "Show the version."),
 }
-"""The module of ``milena.commands`` that has each command. It is imported only when the command runs."""
+"""The module of ``milena.commands`` that has each command, and the command's line in ``milena --help``.
+
+The module is imported only when the command runs. None: the command is in this module, or one of the server's.
+"""
+OWN_COMMANDS = {name: module for name, (module, _) in COMMANDS.items() if module is not None}
+SHORT_HELP = {name: text for name, (_, text) in COMMANDS.items()}
 LOCAL_COMMANDS = frozenset({"completion", "help", "version"})
 """Commands that call no cluster."""
 SERVER_COMMANDS = frozenset({"start", "dev", "dump"})
 """Commands of the server. They are listed here so that the client can say what to install when it is missing."""
-SHORT_HELP = {
-    "access": "Show or set the access mode.",
-    "acls": "List, add and remove access control entries.",
-    "bench": "Measure writing and reading.",
-    "completion": "Print a completion script for a shell.",
-    "consume": "Print the records of a topic, one a line.",
-    "dev": "Run a local cluster in the foreground.",
-    "doctor": "Examine the cluster and say what to change.",
-    "drain": "Hand over what a node leads, before a stop.",
-    "dump": "Show the batches in a segment's file.",
-    "groups": "List, describe, reset and delete groups.",
-    "help": "Show the help of a command.",
-    "nodes": "List, drain and remove nodes.",
-    "partitions": "Move replicas and leaders of partitions.",
-    "produce": "Write each line of a file to a topic.",
-    "profiles": "List the profiles of this user.",
-    "quotas": "List, set and delete quotas.",
-    "reassignments": "List and cancel moves of replicas.",
-    "rebalance": "Even out replicas, or empty a node.",
-    "start": "Run one node in the foreground.",
-    "status": "Show nodes, leaders and replicas.",
-    "tokens": "List, create and delete tokens.",
-    "topics": "Create, list, alter and delete topics.",
-    "transactions": "List, describe and abort open transactions.",
-    "users": "List, create, change and delete users.",
-    "version": "Show the version.",
-}
-"""The line of each command in ``milena --help``, which imports no command."""
 STAND_IN_HELP = "(pip install milena-node)"
 OWN_PACKAGES = frozenset({"milena", "node", "http_api", "raft_meta", "storage"})
 """If a module of these packages is missing, the installation is broken: it is no extra that was left out."""
