@@ -5,6 +5,8 @@ sequence numbers, that principal's next records would count as retries and would
 has the owner of each id (``raft_meta.machine.producers``).
 """
 
+from collections.abc import Callable
+
 from http_api.access.rights import CallerRights
 from http_api.ports.node import MetadataPort
 from milena.model.access import Operation, ResourceType
@@ -76,17 +78,31 @@ async def authorize_transactional_id(
             rights.refuse_name(name)
 
 
-async def note_take_over(metadata: MetadataPort, principal: str, name: str) -> None:
+def takes_name(image: Image, name: str) -> bool:
+    """Return whether a client over HTTP can take over a name: those of Kafka clients are refused."""
+    return name not in image.transactional_ids
+
+
+async def note_take_over(
+    metadata: MetadataPort,
+    principal: str,
+    name: str,
+    *,
+    takes: Callable[[Image, str], bool] = takes_name,
+) -> None:
     """If ``principal`` takes over a producer name of another one, write that to the audit log first.
 
-    Taking over a name aborts its open transaction.
+    Taking over a name aborts its open transaction. ``takes`` tells by the present image whether the request will: a
+    request that is going to be refused is not in the log.
 
     Raises:
         NoQuorumError: the entry could not be written, so the name must not be taken over.
     """
-    image = metadata.image
+    if _owner(metadata.image, name) in ("", principal):
+        return
+    image = await metadata.current_image()
     owner = _owner(image, name)
-    if owner and owner != principal:
+    if owner not in ("", principal) and takes(image, name):
         producer_id = image.producer_names.get(name)
         change = {"name": name, "producer_id": producer_id, "principal": owner}
         await metadata.note("take_over_producer", change)

@@ -144,6 +144,15 @@ def is_of_kafka(image: Image, producer: AllocatedProducer) -> bool:
 # --- a client begins ---
 
 
+def takes_over(image: Image, name: str, client: tuple[int, int] | None) -> bool:
+    """Return whether a client that begins now would fence the one that has the transactional id.
+
+    ``client``: the producer id and epoch that the client has already, if any.
+    """
+    row = image.transactional_ids.get(name)
+    return row is not None and client in (None, (row.producer_id, row.producer_epoch))
+
+
 def _init(image: Image, index: int, now_ms: WallMs, command: InitTransactionalId) -> Outcome:
     name = command.name
     if not 1 <= command.timeout_ms <= TIMEOUT_MS_MAX:

@@ -17,6 +17,7 @@ from node.kafka.wire import cold
 from raft_meta.machine.image import Quota
 
 USER, CLIENT_ID = "user", "client-id"
+_INT64_MAX = (1 << 63) - 1
 EXACT, DEFAULT, ANY = 0, 1, 2
 """How a component of a filter matches a name: the same one, the default, or any."""
 
@@ -126,8 +127,8 @@ def _changes(ops: Iterable[cold.Message]) -> dict[QuotaKey, int | None]:
             ) from None
         if key in found:
             raise invalid(f"{key} is in the entry more than once: name it once.")
-        if not op.remove and not (op.value >= 1 and op.value.is_integer()):
-            raise invalid(f"{key} is {op.value}: use a whole number above 0.")
+        if not op.remove and not (1 <= op.value <= _INT64_MAX and op.value.is_integer()):
+            raise invalid(f"{key} is {op.value}: use a whole number from 1 to {_INT64_MAX}.")
         found[key] = None if op.remove else int(op.value)
     return found
 

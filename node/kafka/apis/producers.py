@@ -11,7 +11,7 @@ from node.kafka.apis.api import Body, KafkaCall, KafkaServices, serves
 from node.kafka.apis.transactions import transaction_code_of
 from node.kafka.rights import needs
 from node.services.transactions.transactional_ids import KafkaProducer
-from raft_meta.machine.transactional_ids import TIMEOUT_MS_MAX
+from raft_meta.machine.transactional_ids import TIMEOUT_MS_MAX, takes_over
 
 FENCED_FROM = 4
 """The first version in which a fenced client gets PRODUCER_FENCED."""
@@ -52,7 +52,12 @@ async def _begin(
         return _refusal(call, KafkaCode.INVALID_REQUEST)
     client = KafkaProducer(producer_id, producer_epoch) if producer_id >= 0 else None
     try:
-        await note_take_over(services.admin, call.rights.known_principal, name)
+        await note_take_over(
+            services.admin,
+            call.rights.known_principal,
+            name,
+            takes=lambda image, name: takes_over(image, name, client),
+        )
         made = await services.transactional_ids.begin(name, timeout_ms=timeout_ms, client=client)
     except FeatureLevelError:
         return _refusal(call, KafkaCode.UNSUPPORTED_VERSION)

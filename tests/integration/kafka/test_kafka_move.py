@@ -97,12 +97,20 @@ def move(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Move]:
 
 
 def send(cluster: LocalCluster, topic: str, first: int, count: int) -> None:
-    """Write records of 30 keys: many have the same time, some no value, and some times go back."""
-    producer = Producer({"bootstrap.servers": bootstrap(cluster), "enable.idempotence": True})
+    """Write records of 30 keys: many have the same time, some no value, one is large, and some times go back."""
+    producer = Producer(
+        {
+            "bootstrap.servers": bootstrap(cluster),
+            "enable.idempotence": True,
+            "message.max.bytes": 8_000_000,
+        }
+    )
     for number in range(first, first + count):
+        # One is larger than a client sends unless told to.
+        times = 1_000_000 if number == first + 1 else 1
         producer.produce(
             topic,
-            None if number % 50 == 7 else f"{number}",
+            None if number % 50 == 7 else f"{number % 10}" * times + f"-{number}",
             key=f"k{number % 30}",
             timestamp=BASE_TIMESTAMP_MS + (number // 200) * 10 - number % 3,
             headers=[("number", b"%d" % number), ("number", b"again")],

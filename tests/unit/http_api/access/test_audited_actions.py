@@ -5,7 +5,7 @@ import pytest
 from http_api.access.refusals import ROWS_MAX, Refusals
 from milena.model.errors import NoQuorumError
 from raft_meta.machine.copies import replace
-from raft_meta.machine.image import AllocatedProducer
+from raft_meta.machine.image import AllocatedProducer, KafkaTransactionalId
 from tests.support.fakes.ports import FakeNode
 from tests.support.http.api_server import serving
 from tests.support.http.credentials import Allowed, ClosedNode, basic
@@ -84,6 +84,20 @@ async def test_who_takes_a_name_from_another_principal_is_told_of(closed, path, 
         node.image = known
         assert (await api.post(path, {field: name}, headers=caller)).status == 200
         assert node.noted == expected
+    # The name of a Kafka client is refused, so nobody took it over.
+    node.noted.clear()
+    row = KafkaTransactionalId(
+        name="p",
+        version=1,
+        producer_id=9,
+        producer_epoch=0,
+        former_epoch=-1,
+        timeout_ms=1,
+        began_ms=0,
+    )
+    node.image = replace(known, transactional_ids=known.transactional_ids.set("p", row))
+    await api.post(path, {field: "p"}, headers=ROOT)
+    assert node.noted == []
 
 
 class TestRefusals:

@@ -779,6 +779,11 @@ async def test_a_second_user_of_a_transactional_id_takes_it_over_and_does_not_us
         ended = {"producer_id": made.producer_id, "producer_epoch": made.producer_epoch}
         found = await bob.call(26, 3, transactional_id="orders", committed=True, **ended)
         assert found.error_code == 53
+        # What is refused took nothing over.
+        for change in ({"producer_epoch": 7}, {"producer_id": made.producer_id + 1}):
+            known = {"producer_id": made.producer_id, "producer_epoch": made.producer_epoch}
+            assert (await bob.call(22, 4, **own, **known | change)).error_code != 0
+        assert "take_over_producer" not in [entry.action for entry in noted]
         taken = await bob.call(22, 4, **own, producer_id=-1, producer_epoch=-1)
         assert taken.error_code == 0
         assert [entry.action for entry in noted].count("take_over_producer") == 1

@@ -83,8 +83,11 @@ async def test_what_means_nothing_is_refused_and_a_trial_changes_nothing() -> No
             entry({"user": "cay"}, request_rate=-1),
             entry({"user": "dan"}, request_rate=float("nan")),
             entry({"user": "eve"}, request_rate=float("inf")),
+            entry({"user": "fay"}, request_rate=2.0**63),
         ]
         assert await alter(client, *odd) == [INVALID_REQUEST] * len(odd)
+        told = await client.call(49, 1, entries=odd[-1:], validate_only=False)
+        assert "use a whole number from 1 to" in told.entries[0].error_message
         assert await alter(client, entry({"user": "b"}, request_rate=1), validate_only=True) == [0]
         assert await described(client) == []
         found = await client.call(
