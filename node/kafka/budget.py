@@ -1,7 +1,9 @@
 """A bound on the bytes of requests that a listener holds, over all of its connections.
 
-The bytes count from their arrival until the response. Above the bound, no connection reads, except one that has an
-unfinished frame: so what is held exceeds the bound by at most one frame, and the frame does get its end.
+The bytes count from their arrival until the response. Above the bound, a connection that brings more bytes is not read
+any more. One that has an unfinished frame is an exception, so that this frame does get its end. So the bound may be
+exceeded by one frame, and by what each other connection brings in one piece. Of clients that have not authenticated,
+those that bring bytes above twice their bound lose their connections.
 
 The bound is what HTTP requests leave of the node's (``RequestBytes``). HTTP refuses requests above it, and this
 interface waits for room.
@@ -41,6 +43,11 @@ class FrameBudget:
     def held_bytes(self) -> int:
         """Return the bytes of all connections."""
         return self._use.held
+
+    @property
+    def is_flooded(self) -> bool:
+        """Whether the connections hold more than twice their bound. Each may bring a piece before it is held."""
+        return self._use.held > 2 * self._use.most
 
     def take(self, holder: Holder, count: int) -> None:
         """Count bytes that arrived, and stop the connection if they are too many."""

@@ -217,6 +217,10 @@ class KafkaConnection(asyncio.Protocol):
         """Take bytes of the client."""
         if self._transport is None or self._transport.is_closing() or self._is_draining:
             return
+        if not self._is_let_in and self._budget.is_flooded:
+            # A connection is held only once it has brought bytes, and there may be thousands.
+            self.force_close()
+            return
         try:
             frames = self._splitter.feed(data)
         except MalformedFrameError as error:

@@ -210,13 +210,37 @@ async def test_a_client_that_signs_in_while_strangers_exceed_their_bound_is_read
         node = cluster.nodes[1]
         await close_cluster(node)
         # The bound of strangers is an eighth of these bytes.
-        listener = listener_of(node, request_bytes=RequestBytes(80_000))
+        listener = listener_of(node, request_bytes=RequestBytes(400_000))
         stranger, ann = KafkaClient(listener.connection()), KafkaClient(listener.connection())
         assert (await ann.call(17, 1, mechanism="PLAIN")).error_code == 0
         stranger.send((60_000).to_bytes(4, "big") + bytes(50_000))
         assert (await authenticate(ann, plain(*ADMIN))).error_code == 0
         assert not ann.transport.is_paused
         assert await is_served(ann)
+
+
+@virtual
+async def test_strangers_in_a_flood_lose_their_connections_and_others_keep_theirs() -> None:
+    async with cluster_of(Cluster(node_ids=(1,))) as cluster:
+        node = cluster.nodes[1]
+        await close_cluster(node)
+        listener = listener_of(node, request_bytes=RequestBytes(80_000))
+        ann = KafkaClient(listener.connection())
+        assert (await sign_in(ann, plain(*ADMIN))).error_code == 0
+        strangers = [KafkaClient(listener.connection()) for _ in range(50)]
+        for stranger in strangers:
+            stranger.send((60_000).to_bytes(4, "big") + bytes(8_996))
+        # Their bound is 10,000 bytes. Each brings 9,000 before it can be held.
+        budget = strangers[0].connection._context.strangers_budget
+        assert budget.held_bytes == 27_000
+        closed = [stranger.transport.is_aborted for stranger in strangers]
+        assert closed == [False] * 3 + [True] * 47
+        await settle()
+        assert await is_served(ann)
+        strangers[0].transport.abort()
+        await settle()
+        late = KafkaClient(listener.connection())
+        assert (await late.call(17, 1, mechanism="PLAIN")).error_code == 0
 
 
 @virtual
