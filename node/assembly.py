@@ -433,8 +433,7 @@ class Assembly:
         self.consumers = RestConsumers(
             self.context,
             groups=self.groups,
-            fetch=self.reads.fetch,
-            report_damage=self.reads.doubt,
+            reads=self.reads,
             topic=self.admin.topic,
             new_name=lambda: f"rest-consumer-{ports.new_uuid()}",
             idle_ms=config.consumer_instance_timeout_ms,

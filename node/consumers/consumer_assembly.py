@@ -1,8 +1,7 @@
 """Creates the parts of REST consumers on one node, and starts, updates and stops them together."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 
-from milena.model.requests import Doubt, FetchRequest, FetchResult
 from node.consumers.consumer_coordinator import ConsumerCoordinator
 from node.consumers.consumer_expiry import ConsumerExpiry
 from node.consumers.consumer_messages import RETURNED, TAIL
@@ -14,6 +13,7 @@ from node.groups.group_assembly import Groups
 from node.metadata.lookup import GetTopic
 from node.peers.messages import peer_handler
 from node.peers.port import Handler
+from node.services.reads import ReadService
 from raft_meta.machine.image import Image
 
 
@@ -28,8 +28,7 @@ class RestConsumers:
         node: NodeContext,
         *,
         groups: Groups,
-        fetch: Callable[[FetchRequest], Awaitable[FetchResult]],
-        report_damage: Callable[[Doubt], Awaitable[None]],
+        reads: ReadService,
         topic: GetTopic,
         new_name: Callable[[], str],
         idle_ms: int,
@@ -37,13 +36,7 @@ class RestConsumers:
         idle = IdleClocks(idle_ms)
         self.ends = EndWatcher(node)
         self.coordinator = ConsumerCoordinator(
-            node,
-            groups=groups,
-            fetch=fetch,
-            report_damage=report_damage,
-            topic=topic,
-            ends=self.ends,
-            idle=idle,
+            node, groups=groups, reads=reads, topic=topic, ends=self.ends, idle=idle
         )
         self.expiry = ConsumerExpiry(
             node, calls=groups.calls, coordinator=self.coordinator, idle=idle

@@ -6,7 +6,7 @@ another node becomes the group's coordinator. ``CoordinatorCalls`` calls the han
 coordinator.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from msgspec import UNSET
@@ -20,7 +20,6 @@ from milena.model.errors import (
     LimitReachedError,
     SubscriptionConflictError,
 )
-from milena.model.requests import Doubt, FetchRequest, FetchResult
 from node.config.budgets import PROPOSE_MS
 from node.consumers import consumer_messages as messages
 from node.consumers.consumer_sessions import ConsumerSession, IdleClocks, SessionTable
@@ -32,6 +31,7 @@ from node.groups.group_assembly import Groups
 from node.groups.members import member_of
 from node.metadata.lookup import GetTopic
 from node.peers.messages import Done
+from node.services.reads import ReadService
 from raft_meta.machine.access import quotas
 from raft_meta.machine.commands import ConsumerName, DeleteConsumers, PutConsumer
 from raft_meta.machine.groups import group_rules
@@ -95,8 +95,7 @@ class ConsumerCoordinator:
         node: NodeContext,
         *,
         topic: GetTopic,
-        fetch: Callable[[FetchRequest], Awaitable[FetchResult]],
-        report_damage: Callable[[Doubt], Awaitable[None]],
+        reads: ReadService,
         groups: Groups,
         ends: EndWatcher,
         idle: IdleClocks,
@@ -105,11 +104,11 @@ class ConsumerCoordinator:
         self._topic = topic
         self._memberships = groups.coordinator
         self._ends = ends
-        self._report_damage = report_damage
+        self._reads = reads
         self._idle = idle
         self._store = ConsumerStore(node)
         self._arrival = ArrivalCheck(node)
-        self._sessions = SessionTable(node, groups=groups, fetch=fetch, idle=idle)
+        self._sessions = SessionTable(node, groups=groups, fetch=reads.fetch, idle=idle)
         serve = groups.calls.serve
         serve(messages.CREATE, self._on_create)
         serve(messages.DELETE, self._on_delete)
@@ -296,7 +295,7 @@ class ConsumerCoordinator:
                 timeout_ms=request.wait_ms,
                 max_bytes=request.max_bytes,
                 ends=self._ends,
-                report_damage=self._report_damage,
+                report_damage=self._reads.doubt,
                 clock=self._node.clock,
             )
             return await call.run()
