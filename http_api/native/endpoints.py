@@ -30,7 +30,6 @@ from http_api.serving.endpoint import (
     Tag,
     json_content,
     ok,
-    route,
 )
 from http_api.shapes import native, requests
 from milena.model import errors as e
@@ -91,9 +90,9 @@ _TRANSACTION: Content = dict.fromkeys(
     (JSON_TYPE, JSON_V2_TYPE, BINARY_V2_TYPE, TEXT_V2_TYPE), requests.TRANSACTION
 )
 
-_node_route = partial(route, tag=Tag.NODE)
-_cluster_route = partial(route, tag=Tag.CLUSTER)
-_transaction_route = partial(route, tag=Tag.TRANSACTIONS)
+_node_route = partial(Route, tag=Tag.NODE)
+_cluster_route = partial(Route, tag=Tag.CLUSTER)
+_transaction_route = partial(Route, tag=Tag.TRANSACTIONS)
 
 NATIVE_ROUTES = (
     _cluster_route(
@@ -113,8 +112,7 @@ NATIVE_ROUTES = (
         transact.transact,
         "Write to several partitions, and commit offsets, all of it or nothing",
         ok(native.TRANSACTION_COMMITTED, "It is committed: where its records are"),
-        TIMEOUT_MS.param,
-        IDEMPOTENCY_KEY,
+        own_params=(TIMEOUT_MS.param, IDEMPOTENCY_KEY),
         access=IN_REQUEST,
         description=(
             "Any error but 504 says that nothing of it took effect, nor ever will. Repeated under the same key, by "
@@ -130,9 +128,11 @@ NATIVE_ROUTES = (
         transactions.list_transactions,
         "Transactions that are open",
         ok(native.OPEN_TRANSACTIONS, "Those without an end in some partition"),
-        transactions.OLDER_THAN_MS.param,
-        *pages.page_params(transactions.SORT),
-        pages.PARTITIONS_PARAM,
+        own_params=(
+            transactions.OLDER_THAN_MS.param,
+            *pages.page_params(transactions.SORT),
+            pages.PARTITIONS_PARAM,
+        ),
         access=IN_ANSWER,
         is_current=True,
     ),
@@ -156,8 +156,7 @@ NATIVE_ROUTES = (
         transactions.commit,
         "Let what a transaction wrote take effect, and offsets with it",
         ok(native.SESSION_COMMITTED, "It is committed; asked again, the same"),
-        TIMEOUT_MS.param,
-        transactions.UNTIL.param,
+        own_params=(TIMEOUT_MS.param, transactions.UNTIL.param),
         access=IN_REQUEST,
         description=(
             "It names, for each partition, where the records end that were acknowledged, and how many they are; what "
@@ -172,7 +171,7 @@ NATIVE_ROUTES = (
         transactions.abort,
         "Let nothing take effect of what a transaction wrote",
         ok(native.SESSION_ABORTED, "It is aborted; asked again, the same"),
-        TIMEOUT_MS.param,
+        own_params=(TIMEOUT_MS.param,),
         access=IN_REQUEST,
         description=_OPTIONAL_BODY_NOTE,
         body=Body(content=json_content(requests.ABORT_TRANSACTION), is_required=False),
@@ -186,13 +185,13 @@ NATIVE_ROUTES = (
             *CHANGE_ERRORS,
         ),
     ),
-    route(
+    Route(
         f"POST {_DELETE_RECORDS}",
         "deleteRecords",
         record_deletion.delete_records,
         "Delete the oldest records of a partition",
         ok(native.RECORDS_DELETED, "Where the partition begins now"),
-        TIMEOUT_MS.param,
+        own_params=(TIMEOUT_MS.param,),
         access=on_topic(Operation.DELETE),
         tag=Tag.RECORDS,
         description=(
@@ -230,7 +229,7 @@ NATIVE_ROUTES = (
         reassignments.list_reassignments,
         "What is on the move, and how far it is",
         ok(native.RUNNING_MOVES, "Partitions on the move, those that wait included"),
-        *pages.page_params(reassignments.SORT),
+        own_params=pages.page_params(reassignments.SORT),
         access=IN_ANSWER,
         is_current=True,
     ),
@@ -240,8 +239,7 @@ NATIVE_ROUTES = (
         reassignments.cancel_reassignments,
         "Take partitions back to where they were",
         ok(native.PLANNED_MOVES, "What was cancelled"),
-        reassignments.TOPIC,
-        reassignments.PARTITION.param,
+        own_params=(reassignments.TOPIC, reassignments.PARTITION.param),
         access=on_cluster(Operation.ALTER),
         description="All that move, those of a topic, or one. Refused where too few of the former are in sync.",
         errors=_MOVE_ERRORS,
@@ -252,8 +250,7 @@ NATIVE_ROUTES = (
         cluster_metadata.get_metadata,
         "Brokers, topics and leaders in one answer",
         ok(native.CLUSTER_VIEW, "The cluster as this node knows it"),
-        cluster_metadata.SINCE.param,
-        cluster_metadata.TIMEOUT.param,
+        own_params=(cluster_metadata.SINCE.param, cluster_metadata.TIMEOUT.param),
         access=IN_ANSWER,
         description=(
             "All that any node has answered is in it; `is_current` is false where no majority could be asked. With "
@@ -275,8 +272,10 @@ NATIVE_ROUTES = (
         cluster_pages.list_topics,
         "Topics, a page of them",
         ok(native.TOPIC_PAGE, "Those of the page, and how many there are"),
-        *pages.page_params(cluster_pages.TOPIC_SORT, is_whole=False),
-        cluster_pages.SIZES.param,
+        own_params=(
+            *pages.page_params(cluster_pages.TOPIC_SORT, is_whole=False),
+            cluster_pages.SIZES.param,
+        ),
         access=IN_ANSWER,
         description="Without a majority it is what this node knew last.",
     ),
@@ -286,8 +285,10 @@ NATIVE_ROUTES = (
         cluster_pages.get_topic,
         "A topic, and a page of its partitions",
         ok(native.PARTITION_PAGE, "The topic, with the partitions of the page"),
-        *pages.part_params(cluster_pages.PARTITION_SORT, is_whole=False),
-        cluster_pages.SIZES.param,
+        own_params=(
+            *pages.part_params(cluster_pages.PARTITION_SORT, is_whole=False),
+            cluster_pages.SIZES.param,
+        ),
         access=on_topic(Operation.DESCRIBE),
         description="Without a majority it is what this node knew last.",
         errors=(e.TopicNotFoundError,),
@@ -319,7 +320,7 @@ NATIVE_ROUTES = (
         health.metrics,
         "Metrics in Prometheus' text format",
         (Answer(description="The metrics", content={"text/plain": {"type": "string"}}),),
-        health.PARTITIONS.param,
+        own_params=(health.PARTITIONS.param,),
         access=on_cluster(Operation.DESCRIBE),
         is_exempt=True,
     ),
@@ -329,8 +330,7 @@ NATIVE_ROUTES = (
         history.get_history,
         "The last hour: rates, latency, disk, a group's lag",
         ok(native.HISTORY, "Numbers every ten seconds, the newest last"),
-        history.TOPIC,
-        history.GROUP,
+        own_params=(history.TOPIC, history.GROUP),
         access=IN_REQUEST,
         description=(
             "Each node keeps an hour in its memory, and is asked for it. Without parameters, what each node did; with "

@@ -1,7 +1,7 @@
 """A row of the table of endpoints, by which requests are dispatched and the OpenAPI document is generated."""
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from enum import StrEnum, unique
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -99,23 +99,25 @@ class Answer:
     headers: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Route:
-    """One endpoint. ``path`` has parameters in braces: ``/topics/{topic}``. A verb may follow one: ``{name}:verb``."""
+    """One endpoint."""
 
-    method: str
-    path: str
-    handler: Handler
+    line: str
+    """``METHOD /path``."""
     operation_id: str
     """The name of the operation in generated clients. It must never change, and must not be reused."""
+    handler: Handler
+    summary: str
+    answers: tuple[Answer, ...] = ()
+    _: KW_ONLY
     tag: Tag
     access: Access
     """The rights that the caller needs. There is no default, so each endpoint must declare them."""
-    summary: str
     description: str = ""
-    params: tuple[Param, ...] = ()
+    own_params: tuple[Param, ...] = ()
+    """The parameters besides those of the path."""
     body: Body | None = None
-    answers: tuple[Answer, ...] = ()
     errors: tuple[type[MilenaError], ...] = ()
     """Errors in addition to those that follow from the rest of the row (see ``openapi.errors_of``)."""
     topic_missing_code: int = 40401
@@ -128,6 +130,11 @@ class Route:
     """Whether this is a ``GET`` with an effect: it takes records, and the next one returns others."""
     prepare: Prepare | None = None
     """Creates handlers for the quick lane; None if the endpoint does not support it."""
+    method: str = field(init=False)
+    path: str = field(init=False)
+    """It has parameters in braces: ``/topics/{topic}``. A verb may follow one: ``{name}:verb``."""
+    params: tuple[Param, ...] = field(init=False)
+    """All parameters, those of the path first."""
     query_names: frozenset[str] = field(init=False)
     """The query parameters of the endpoint; others are refused."""
     header_names: frozenset[str] = field(init=False)
@@ -144,6 +151,10 @@ class Route:
         return names_in(self.path)
 
     def __post_init__(self) -> None:
+        method, path = self.line.split()
+        params = (*params_in(path), *self.own_params)
+        for name, value in (("method", method), ("path", path), ("params", params)):
+            object.__setattr__(self, name, value)
         needs = self.access.needs
         assert needs is None or not needs.path_name or needs.path_name in self.path_names, self.path
         # Compute these sets once, because each request with a query is checked against them.
@@ -153,47 +164,6 @@ class Route:
         ):
             known = frozenset(param.name for param in self.params if param.place is place)
             object.__setattr__(self, names, known)
-
-
-def route(
-    line: str,
-    operation_id: str,
-    handler: Handler,
-    summary: str,
-    answers: tuple[Answer, ...],
-    *params: Param,
-    tag: Tag,
-    access: Access,
-    description: str = "",
-    body: Body | None = None,
-    errors: tuple[type[MilenaError], ...] = (),
-    topic_missing_code: int = 40401,
-    is_current: bool = False,
-    is_exempt: bool = False,
-    takes_records: bool = False,
-    prepare: Prepare | None = None,
-) -> Route:
-    """Return a row for ``METHOD /path``. The parameters of the path come before ``params``."""
-    method, path = line.split()
-    return Route(
-        method=method,
-        path=path,
-        handler=handler,
-        operation_id=operation_id,
-        tag=tag,
-        access=access,
-        summary=summary,
-        description=description,
-        params=(*params_in(path), *params),
-        body=body,
-        answers=answers,
-        errors=errors,
-        topic_missing_code=topic_missing_code,
-        is_current=is_current,
-        is_exempt=is_exempt,
-        takes_records=takes_records,
-        prepare=prepare,
-    )
 
 
 def json_content(part: Part) -> Content:

@@ -18,7 +18,7 @@ from http_api.protocol.media import (
     NDJSON_TYPE,
     TEXT_V2_TYPE,
 )
-from http_api.serving.endpoint import Answer, Body, Content, Tag, ok_v2, route, v2_content
+from http_api.serving.endpoint import Answer, Body, Content, Route, Tag, ok_v2, v2_content
 from http_api.shapes import groups as shapes
 from http_api.shapes import v2
 from http_api.v2 import consumer_offsets, consumer_records, consumers, tokens
@@ -45,7 +45,7 @@ _RECORDS: Content = {
     EVENTS_TYPE: v2.EVENTS,
 }
 
-_consumer_route = partial(route, tag=Tag.CONSUMERS)
+_consumer_route = partial(Route, tag=Tag.CONSUMERS)
 
 CONSUMER_ROUTES = (
     _consumer_route(
@@ -74,7 +74,7 @@ CONSUMER_ROUTES = (
         consumers.delete,
         "Forget a REST consumer",
         _DONE,
-        tokens.ARRIVED,
+        own_params=(tokens.ARRIVED,),
         access=on_group(Operation.READ),
         errors=(*CONSUMER_ERRORS, e.GroupChangedError),
     ),
@@ -84,7 +84,7 @@ CONSUMER_ROUTES = (
         consumers.subscribe,
         "Subscribe to topics",
         _DONE,
-        tokens.ARRIVED,
+        own_params=(tokens.ARRIVED,),
         access=on_group(Operation.READ, has_more=True),
         description="In place of what it subscribed to before. It is a member of its group when this is answered.",
         body=Body(content=v2_content(shapes.SUBSCRIBE)),
@@ -105,7 +105,7 @@ CONSUMER_ROUTES = (
         consumers.unsubscribe,
         "Give up subscription or assignment",
         _DONE,
-        tokens.ARRIVED,
+        own_params=(tokens.ARRIVED,),
         access=on_group(Operation.READ),
         errors=(*CONSUMER_ERRORS, e.GroupChangedError),
     ),
@@ -115,7 +115,7 @@ CONSUMER_ROUTES = (
         consumers.assign,
         "Assign partitions by hand",
         _DONE,
-        tokens.ARRIVED,
+        own_params=(tokens.ARRIVED,),
         access=on_group(Operation.READ, has_more=True),
         description="Without the group's help: others may read them, too.",
         body=Body(content=v2_content(shapes.PARTITIONS_IN)),
@@ -174,10 +174,12 @@ CONSUMER_ROUTES = (
                 content=_RECORDS,
             ),
         ),
-        consumer_records.TIMEOUT.param,
-        consumer_records.MAX_BYTES.param,
-        FOLLOW.param,
-        tokens.TOKEN,
+        own_params=(
+            consumer_records.TIMEOUT.param,
+            consumer_records.MAX_BYTES.param,
+            FOLLOW.param,
+            tokens.TOKEN,
+        ),
         access=on_group(Operation.READ, has_more=True),
         description="NDJSON is one answer as lines unless it follows; server-sent events follow.",
         takes_records=True,
@@ -195,7 +197,7 @@ CONSUMER_ROUTES = (
         consumer_offsets.commit,
         "Commit what was delivered, or what the body names",
         _DONE,
-        consumer_offsets.ASYNC,
+        own_params=(consumer_offsets.ASYNC,),
         access=on_group(Operation.READ, has_more=True),
         body=Body(content=v2_content(shapes.CONSUMER_COMMIT), is_required=False),
         errors=(
@@ -215,8 +217,7 @@ CONSUMER_ROUTES = (
         ok_v2(
             shapes.CONSUMER_OFFSETS, "What is committed; partitions without a commit are left out"
         ),
-        consumer_offsets.TOPIC,
-        consumer_offsets.PARTITION,
+        own_params=(consumer_offsets.TOPIC, consumer_offsets.PARTITION),
         access=on_group(Operation.READ, has_more=True),
         description=(
             'In the partitions of the query; or in those of a body, `{"partitions": [{"topic", "partition"}]}`, '

@@ -29,10 +29,10 @@ from http_api.serving.endpoint import (
     Answer,
     Body,
     Content,
+    Route,
     Tag,
     json_content,
     ok_v2,
-    route,
 )
 from http_api.shapes import requests, v2
 from http_api.shapes.blocks import raw_bytes
@@ -155,11 +155,11 @@ _FETCHED = (
 )
 
 
-_topic_route = partial(route, tag=Tag.TOPICS)
-_record_route = partial(route, tag=Tag.RECORDS)
+_topic_route = partial(Route, tag=Tag.TOPICS)
+_record_route = partial(Route, tag=Tag.RECORDS)
 
 V2_ROUTES = (
-    route(
+    Route(
         "GET /",
         "getNode",
         metadata.root,
@@ -194,7 +194,7 @@ V2_ROUTES = (
         produce.produce,
         "Append records",
         _PRODUCED_TO_TOPIC,
-        *_PRODUCE_PARAMS,
+        own_params=_PRODUCE_PARAMS,
         prepare=produce_head.prepare_to_produce,
         access=on_topic(Operation.WRITE),
         body=Body(content=_RECORDS),
@@ -225,7 +225,7 @@ V2_ROUTES = (
         produce.produce,
         "Append records to a partition",
         _PRODUCED_TO_PARTITION,
-        *_PRODUCE_PARAMS,
+        own_params=_PRODUCE_PARAMS,
         prepare=produce_head.prepare_to_produce,
         access=on_topic(Operation.WRITE),
         body=Body(content=_RECORDS_OR_BATCH),
@@ -254,13 +254,15 @@ V2_ROUTES = (
                 content={NDJSON_TYPE: v2.LINES, EVENTS_TYPE: v2.EVENTS},
             ),
         ),
-        topic_records.OFFSET,
-        fetch.TIMESTAMP,
-        fetch.COUNT.param,
-        fetch.FOLLOW.param,
-        fetch.FORMAT.param,
-        fetch.ISOLATION.param,
-        topic_records.LAST_EVENT_ID,
+        own_params=(
+            topic_records.OFFSET,
+            fetch.TIMESTAMP,
+            fetch.COUNT.param,
+            fetch.FOLLOW.param,
+            fetch.FORMAT.param,
+            fetch.ISOLATION.param,
+            topic_records.LAST_EVENT_ID,
+        ),
         access=on_topic(Operation.READ),
         errors=(*PARTITION_ERRORS, *LEADER_ERRORS, e.OffsetOutOfRangeError, e.NotAcceptableError),
         topic_missing_code=fetch.MISSING_ON_FETCH,
@@ -271,7 +273,7 @@ V2_ROUTES = (
         fetch.fetch_records,
         "Read records",
         _FETCHED,
-        *_FETCH_PARAMS,
+        own_params=_FETCH_PARAMS,
         access=on_topic(Operation.READ),
         errors=_FETCH_ERRORS,
         topic_missing_code=fetch.MISSING_ON_FETCH,
@@ -283,13 +285,13 @@ V2_ROUTES = (
         produce.produce,
         "Append records or one encoded batch to a partition",
         _PRODUCED_TO_PARTITION,
-        *_PRODUCE_PARAMS,
+        own_params=_PRODUCE_PARAMS,
         prepare=produce_head.prepare_to_produce,
         access=on_topic(Operation.WRITE),
         body=Body(content=_RECORDS_OR_BATCH),
         errors=_PRODUCE_ERRORS,
     ),
-    route(
+    Route(
         "GET /brokers",
         "listBrokers",
         metadata.list_brokers,

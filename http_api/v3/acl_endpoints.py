@@ -3,7 +3,7 @@
 from http_api.access.needs import on_cluster
 from http_api.describing.error_sets import CHANGE_ERRORS
 from http_api.protocol.errors import InvalidFieldError
-from http_api.serving.endpoint import Answer, Body, Tag, json_content, ok, route
+from http_api.serving.endpoint import Answer, Body, Route, Tag, json_content, ok
 from http_api.shapes import access as shapes
 from http_api.v3 import acls
 from http_api.v3.rows import CLUSTER
@@ -16,18 +16,18 @@ _THERE = "It is there, on this node and soon on all"
 _ADDED = (Answer(status=201, description=_THERE),)
 
 ACL_ROUTES = (
-    route(
+    Route(
         f"GET {_ACLS}",
         "v3ListAcls",
         acls.list_acls,
         "Access control entries",
         ok(shapes.ACLS, "Those that the query leaves"),
-        *acls.FILTERS,
+        own_params=acls.FILTERS,
         access=on_cluster(Operation.DESCRIBE),
         tag=Tag.V3_ACLS,
         is_current=True,
     ),
-    route(
+    Route(
         f"POST {_ACLS}",
         "v3CreateAcl",
         acls.create_acl,
@@ -39,7 +39,7 @@ ACL_ROUTES = (
         body=Body(content=json_content(shapes.NEW_ACL)),
         errors=_ADD_ERRORS,
     ),
-    route(
+    Route(
         f"POST {_ACLS}:batch",
         "v3CreateAcls",
         acls.create_acls,
@@ -51,13 +51,13 @@ ACL_ROUTES = (
         body=Body(content=json_content(shapes.NEW_ACLS)),
         errors=_ADD_ERRORS,
     ),
-    route(
+    Route(
         f"DELETE {_ACLS}",
         "v3DeleteAcls",
         acls.delete_acls,
         "Remove access control entries",
         ok(shapes.ACLS_REMOVED, "Those that were removed"),
-        *acls.FILTERS,
+        own_params=acls.FILTERS,
         access=on_cluster(Operation.ALTER, is_strict=True),
         tag=Tag.V3_ACLS,
         errors=CHANGE_ERRORS,

@@ -13,7 +13,7 @@ from http_api.describing.error_sets import (
 from http_api.protocol.errors import InvalidFieldError, ResourceNotFoundError
 from http_api.records.produce_head import ACKS, TIMEOUT_MS
 from http_api.records.transaction_header import TRANSACTION
-from http_api.serving.endpoint import Body, Tag, json_content, ok, route
+from http_api.serving.endpoint import Body, Route, Tag, json_content, ok
 from http_api.shapes import requests, v3, v3_records
 from http_api.v3 import (
     broker_configs,
@@ -35,10 +35,10 @@ _TOPIC = f"{CLUSTER}/topics/{{topic}}"
 _PARTITION = f"{_TOPIC}/partitions/{{partition}}"
 
 
-_cluster_route = partial(route, tag=Tag.V3_CLUSTERS)
-_topic_route = partial(route, tag=Tag.V3_TOPICS)
-_config_route = partial(route, tag=Tag.V3_CONFIGS)
-_partition_route = partial(route, tag=Tag.V3_PARTITIONS)
+_cluster_route = partial(Route, tag=Tag.V3_CLUSTERS)
+_topic_route = partial(Route, tag=Tag.V3_TOPICS)
+_config_route = partial(Route, tag=Tag.V3_CONFIGS)
+_partition_route = partial(Route, tag=Tag.V3_PARTITIONS)
 
 _CLUSTER_ROUTES = (
     _cluster_route(
@@ -55,7 +55,7 @@ _CLUSTER_ROUTES = (
         clusters.list_clusters,
         "The cluster, as a list",
         ok(v3.CLUSTERS, "The only one there is"),
-        AUTHORIZED_OPERATIONS,
+        own_params=(AUTHORIZED_OPERATIONS,),
         access=KNOWN,
         errors=(e.NotReadyError,),
     ),
@@ -65,7 +65,7 @@ _CLUSTER_ROUTES = (
         clusters.get_cluster,
         "The cluster",
         ok(v3.CLUSTER, "The cluster"),
-        AUTHORIZED_OPERATIONS,
+        own_params=(AUTHORIZED_OPERATIONS,),
         access=KNOWN,
     ),
     _cluster_route(
@@ -116,7 +116,7 @@ _TOPIC_ROUTES = (
         topics.list_topics,
         "All topics",
         ok(v3.TOPICS, "The topics, by name"),
-        AUTHORIZED_OPERATIONS,
+        own_params=(AUTHORIZED_OPERATIONS,),
         access=IN_ANSWER,
         is_current=True,
     ),
@@ -139,7 +139,7 @@ _TOPIC_ROUTES = (
         topics.get_topic,
         "A topic",
         ok(v3.TOPIC, "The topic"),
-        AUTHORIZED_OPERATIONS,
+        own_params=(AUTHORIZED_OPERATIONS,),
         access=on_topic(Operation.DESCRIBE),
         is_current=True,
         errors=TOPIC_ERRORS,
@@ -177,15 +177,13 @@ _TOPIC_ROUTES = (
 )
 
 _RECORD_ROUTES = (
-    route(
+    Route(
         f"POST {_TOPIC}/records",
         "v3ProduceRecords",
         records.produce,
         "Append records, with a receipt for each while the request is open",
         ok(v3_records.RECEIPT, "A receipt a record, one object after the other, in their order"),
-        ACKS.param,
-        TIMEOUT_MS.param,
-        TRANSACTION,
+        own_params=(ACKS.param, TIMEOUT_MS.param, TRANSACTION),
         access=on_topic(Operation.WRITE),
         tag=Tag.RECORDS,
         description=(
@@ -195,7 +193,7 @@ _RECORD_ROUTES = (
         body=Body(content=json_content(v3_records.RECORD)),
         errors=(InvalidFieldError,),
     ),
-    route(
+    Route(
         f"POST {_TOPIC}/records:batch",
         "v3ProduceBatch",
         record_batch.produce_batch,
@@ -205,9 +203,7 @@ _RECORD_ROUTES = (
             "What was taken and what was not, each in the order of the request",
             status=207,
         ),
-        ACKS.param,
-        TIMEOUT_MS.param,
-        TRANSACTION,
+        own_params=(ACKS.param, TIMEOUT_MS.param, TRANSACTION),
         access=on_topic(Operation.WRITE),
         tag=Tag.RECORDS,
         description=f"1 to {record_batch.ENTRIES_MAX} records. What is wrong with one does not stop the others.",
@@ -355,7 +351,7 @@ _PARTITION_ROUTES = (
         partitions.get_offset,
         "A partition with its readable offsets",
         ok(v3.PARTITION_WITH_OFFSETS, "The partition and its readable range"),
-        partitions.OFFSET_TYPE.param,
+        own_params=(partitions.OFFSET_TYPE.param,),
         access=on_topic(Operation.DESCRIBE),
         errors=(*PARTITION_ERRORS, *LEADER_ERRORS),
     ),

@@ -12,7 +12,7 @@ from http_api.describing.error_sets import (
     RESET_ERRORS,
 )
 from http_api.protocol.errors import ResourceNotFoundError
-from http_api.serving.endpoint import Body, Tag, json_content, ok, route
+from http_api.serving.endpoint import Body, Route, Tag, json_content, ok
 from http_api.shapes import groups as shapes
 from http_api.shapes import v3
 from http_api.v3 import groups
@@ -26,7 +26,7 @@ _CONSUMER = f"{_GROUP}/consumers/{{consumer}}"
 _OF_MEMBER = (*GROUP_ERRORS, MemberNotFoundError)
 _OF_LAG = (*GROUP_ERRORS, *LEADER_ERRORS, ResourceNotFoundError)
 
-_group_route = partial(route, tag=Tag.V3_GROUPS)
+_group_route = partial(Route, tag=Tag.V3_GROUPS)
 
 GROUP_ROUTES = (
     _group_route(
@@ -35,7 +35,7 @@ GROUP_ROUTES = (
         groups.list_groups,
         "All consumer groups",
         ok(v3.GROUPS, "The groups, by id"),
-        AUTHORIZED_OPERATIONS,
+        own_params=(AUTHORIZED_OPERATIONS,),
         access=IN_ANSWER,
         errors=(NoQuorumError,),
     ),
@@ -45,7 +45,7 @@ GROUP_ROUTES = (
         groups.get_group,
         "A consumer group",
         ok(v3.GROUP, "The group"),
-        AUTHORIZED_OPERATIONS,
+        own_params=(AUTHORIZED_OPERATIONS,),
         access=on_group(Operation.DESCRIBE),
         errors=GROUP_ERRORS,
     ),

@@ -7,7 +7,7 @@ from http_api.describing.error_sets import CHANGE_ERRORS
 from http_api.describing.pages import CONTAINS, LONG_PARAMS
 from http_api.native.access import handlers as access
 from http_api.protocol.errors import InvalidFieldError
-from http_api.serving.endpoint import Answer, Body, Tag, json_content, ok, route
+from http_api.serving.endpoint import Answer, Body, Route, Tag, json_content, ok
 from http_api.shapes import access as shapes
 from milena.model import errors as e
 from milena.model.access import Operation
@@ -15,7 +15,7 @@ from milena.model.access import Operation
 _CHANGE_ERRORS = (InvalidFieldError, e.InvalidAccessError, *CHANGE_ERRORS)
 _GONE = (Answer(status=204, description="It is gone"),)
 
-_access_route = partial(route, tag=Tag.ACCESS)
+_access_route = partial(Route, tag=Tag.ACCESS)
 
 ACCESS_ROUTES = (
     _access_route(
@@ -46,8 +46,7 @@ ACCESS_ROUTES = (
         access.list_users,
         "Users",
         ok(shapes.USERS, "The users, by name"),
-        CONTAINS,
-        *LONG_PARAMS,
+        own_params=(CONTAINS, *LONG_PARAMS),
         access=on_cluster(Operation.DESCRIBE),
         is_current=True,
     ),
@@ -99,7 +98,7 @@ ACCESS_ROUTES = (
         access.list_tokens,
         "Tokens of a user",
         ok(shapes.TOKENS, "The tokens, the oldest first"),
-        *LONG_PARAMS,
+        own_params=LONG_PARAMS,
         access=STRICT,
         description="A token with grants is told of itself alone.",
         is_current=True,

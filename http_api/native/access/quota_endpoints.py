@@ -6,25 +6,25 @@ from http_api.describing.pages import LONG_PARAMS
 from http_api.describing.params import text_param
 from http_api.native.access import quotas
 from http_api.protocol.errors import InvalidFieldError
-from http_api.serving.endpoint import Answer, Body, Tag, json_content, ok, route
+from http_api.serving.endpoint import Answer, Body, Route, Tag, json_content, ok
 from http_api.shapes import quotas as shapes
 from http_api.shapes.blocks import text
 from milena.model import errors as e
 from milena.model.access import Operation
 
 QUOTA_ROUTES = (
-    route(
+    Route(
         "GET /quotas",
         "listQuotas",
         quotas.list_quotas,
         "Quotas",
         ok(shapes.QUOTAS, "The quotas, by user and client id"),
-        *LONG_PARAMS,
+        own_params=LONG_PARAMS,
         access=on_cluster(Operation.DESCRIBE_CONFIGS),
         tag=Tag.ACCESS,
         is_current=True,
     ),
-    route(
+    Route(
         "PUT /quotas",
         "putQuota",
         quotas.put_quota,
@@ -40,14 +40,16 @@ QUOTA_ROUTES = (
         body=Body(content=json_content(shapes.QUOTA_CHANGE)),
         errors=(InvalidFieldError, e.InvalidAccessError, e.AccessLimitError, *CHANGE_ERRORS),
     ),
-    route(
+    Route(
         "DELETE /quotas",
         "deleteQuota",
         quotas.delete_quota,
         "Take a quota away",
         (Answer(status=204, description="There is none"),),
-        text_param("user", "Whose it is", text(), "shop"),
-        text_param("client_id", "Of which programs", text(), "checkout"),
+        own_params=(
+            text_param("user", "Whose it is", text(), "shop"),
+            text_param("client_id", "Of which programs", text(), "checkout"),
+        ),
         access=on_cluster(Operation.ALTER_CONFIGS, is_strict=True),
         tag=Tag.ACCESS,
         errors=(e.InvalidAccessError, *CHANGE_ERRORS),

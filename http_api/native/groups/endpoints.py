@@ -15,14 +15,14 @@ from http_api.describing.error_sets import (
 from http_api.groups import offsets
 from http_api.native.groups import handlers as groups
 from http_api.protocol.errors import InvalidFieldError
-from http_api.serving.endpoint import Answer, Body, Tag, json_content, ok, route
+from http_api.serving.endpoint import Answer, Body, Route, Tag, json_content, ok
 from http_api.shapes import groups as shapes
 from milena.model import errors as e
 from milena.model.access import Operation
 
 _MEMBER_ERRORS = (e.MemberNotFoundError, e.MemberFencedError, e.StaleMemberEpochError)
 
-_group_route = partial(route, tag=Tag.GROUPS)
+_group_route = partial(Route, tag=Tag.GROUPS)
 
 GROUP_ROUTES = (
     _group_route(
@@ -31,7 +31,7 @@ GROUP_ROUTES = (
         groups.list_groups,
         "All consumer groups",
         ok(shapes.GROUPS, "The groups, without members and offsets"),
-        *pages.page_params(groups.SORT),
+        own_params=pages.page_params(groups.SORT),
         access=IN_ANSWER,
         errors=(e.NoQuorumError,),
     ),
@@ -50,8 +50,7 @@ GROUP_ROUTES = (
         groups.list_members,
         "A group, and a page of its members",
         ok(shapes.MEMBER_PAGE, "The group, with the members of the page"),
-        *pages.page_params(groups.MEMBER_SORT, is_whole=False),
-        pages.PARTITIONS_PARAM,
+        own_params=(*pages.page_params(groups.MEMBER_SORT, is_whole=False), pages.PARTITIONS_PARAM),
         access=on_group(Operation.DESCRIBE, is_filtered=True),
         errors=GROUP_ERRORS,
     ),
@@ -61,7 +60,7 @@ GROUP_ROUTES = (
         groups.list_lags,
         "A group, and how far it is behind in a page of its partitions",
         ok(shapes.LAG_PAGE, "The group, with the partitions of the page"),
-        *pages.page_params(groups.LAG_SORT, is_whole=False),
+        own_params=pages.page_params(groups.LAG_SORT, is_whole=False),
         access=on_group(Operation.DESCRIBE, is_filtered=True),
         description=(
             "By `lag` and `end_offset` the leaders of all its partitions are asked; else of those of the page alone."
@@ -84,7 +83,7 @@ GROUP_ROUTES = (
         groups.heartbeat,
         "Join a group, stay in it, or leave it",
         ok(shapes.HEARTBEAT_ANSWER, "What the member is to read, and when to come again"),
-        groups.WAIT_MS.param,
+        own_params=(groups.WAIT_MS.param,),
         access=on_group(Operation.READ, has_more=True),
         description=(
             "What the member is not assigned any more it stops reading, and says so by a heartbeat whose `owned` lacks "
@@ -105,7 +104,7 @@ GROUP_ROUTES = (
         groups.get_offsets,
         "What a group has committed",
         ok(shapes.GROUP_OFFSETS, "Of all its partitions, or of one topic"),
-        groups.TOPIC,
+        own_params=(groups.TOPIC,),
         access=on_group(Operation.DESCRIBE, is_filtered=True),
         errors=GROUP_ERRORS,
     ),
@@ -136,9 +135,7 @@ GROUP_ROUTES = (
         offsets.preview_reset,
         "Where a reset would let a group go on",
         ok(shapes.RESET_PREVIEW, "Of the page's partitions, now and then; nothing is changed"),
-        offsets.RESET_TOPIC,
-        offsets.TO,
-        *pages.CUT_PARAMS,
+        own_params=(offsets.RESET_TOPIC, offsets.TO, *pages.CUT_PARAMS),
         access=on_group(Operation.DESCRIBE, has_more=True),
         errors=(
             *PARTITION_ERRORS,

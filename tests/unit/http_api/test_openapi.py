@@ -145,8 +145,7 @@ def test_two_shapes_of_one_name_are_a_mistake():
     twins = [Shape("Twin", fields(a=text())), Shape("Twin", fields(b=text()))]
     routes = [
         Route(
-            method="GET",
-            path=f"/{number}",
+            line=f"GET /{number}",
             handler=ROUTES[0].handler,
             operation_id=f"twin{number}",
             tag=ROUTES[0].tag,

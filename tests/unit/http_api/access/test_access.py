@@ -47,8 +47,7 @@ def test_a_row_makes_sense(route: Route) -> None:
 
 def test_a_row_that_does_not_say_or_names_what_its_path_does_not_cannot_be_made() -> None:
     row = {
-        "method": "GET",
-        "path": "/x",
+        "line": "GET /x",
         "handler": ROUTES[0].handler,
         "operation_id": "x",
         "tag": Tag.NODE,
