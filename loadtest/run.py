@@ -28,7 +28,7 @@ from loadtest.reports.summary import Summary
 from loadtest.reports.timeline import timeline_of
 from loadtest.settings import Settings, locust_command
 from milena.cluster.admin import AdminClient
-from milena.cluster.http import normalise_url
+from milena.cluster.routing import normalise_url
 from milena.errors import TargetExistsError
 
 EXIT_GOOD, EXIT_BAD_DATA, EXIT_FAILED = 0, 1, 2

@@ -63,6 +63,7 @@ if TYPE_CHECKING:
         UnreadableOffsetError,
     )
     from milena.model.access import AccessMode, Operation, PatternType, Permission, ResourceType
+    from milena.model.columns import Headers
     from milena.model.quotas import QuotaKey
     from milena.model.secret import Secret
     from milena.producing.deliveries import Deliveries, DeliveryReceipts, DeliveryRun
@@ -87,7 +88,6 @@ if TYPE_CHECKING:
     from milena.records import (
         ConsumedRecord,
         FetchedChunk,
-        Headers,
         LastN,
         Position,
         Receipt,
@@ -215,6 +215,7 @@ _MODULES = {
     "milena.cluster.admin": ("AdminClient", "OffsetRange"),
     "milena.client": ("Client",),
     "milena.cluster.credentials": ("Credentials",),
+    "milena.model.columns": ("Headers",),
     "milena.model.quotas": ("QuotaKey",),
     "milena.model.secret": ("Secret",),
     "milena.consuming.consumer": ("Consumer",),
@@ -242,7 +243,6 @@ _MODULES = {
     "milena.records": (
         "ConsumedRecord",
         "FetchedChunk",
-        "Headers",
         "LastN",
         "Position",
         "Receipt",

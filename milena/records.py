@@ -4,20 +4,7 @@ from dataclasses import dataclass
 from enum import Enum, unique
 from typing import Literal, NamedTuple, Self
 
-from milena.model.columns import Headers
 from milena.model.types import TimestampType
-
-__all__ = [
-    "ConsumedRecord",
-    "FetchedChunk",
-    "Headers",
-    "LastN",
-    "Position",
-    "Receipt",
-    "StartAt",
-    "TimestampMs",
-    "TopicPartition",
-]
 
 
 class TopicPartition(NamedTuple):

@@ -18,7 +18,7 @@ from dataclasses import dataclass, fields
 from operator import attrgetter
 from pathlib import Path
 from struct import Struct
-from typing import Self, TypeVar
+from typing import Self
 
 import msgpack  # type: ignore[import-untyped]  # ships no types
 from crc32c import crc32c
@@ -153,8 +153,6 @@ _TAGS = {kind: tag for tag, kind in enumerate(_KINDS)}
 _GETTERS: dict[type[Event], Callable[[Event], tuple[object, ...]]] = {
     kind: _getter(names) for kind, names in _NAMES.items()
 }
-
-T = TypeVar("T")
 
 
 def encode_frame(event: Event) -> bytes:

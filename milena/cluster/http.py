@@ -65,16 +65,6 @@ from milena.records import check_range
 
 logger = logging.getLogger(__name__)
 
-__all__ = [
-    "HttpCall",
-    "HttpSession",
-    "RawAnswer",
-    "json_of",
-    "normalise_url",
-    "read_answer",
-    "segment",
-]
-
 CONNECT_TIMEOUT_S = 3.0
 """Timeout of connecting to one node. The rest of a call's timeout is left for the response."""
 

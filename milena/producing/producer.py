@@ -30,6 +30,7 @@ from milena.errors import (
 )
 from milena.hints import Hinting
 from milena.model.clock import Clock
+from milena.model.columns import Headers
 from milena.producing.batching import Accumulator, Lane, RecordRows, Shipment, record_size
 from milena.producing.deliveries import Deliveries, DeliveriesCallback, DeliveryPart
 from milena.producing.delivery import Delivery, DeliveryCallback, RecordBatch, wait_settled
@@ -47,7 +48,6 @@ from milena.producing.record_checks import (
 from milena.producing.sender import AppendPort, Sender
 from milena.producing.serializers import plain_bytes, serialize
 from milena.producing.topic_placements import TopicMakerPort, TopicPlacements
-from milena.records import Headers
 
 T = TypeVar("T")
 

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from milena.errors import BadRecordError, RecordTooLargeError
 from milena.model.batch.timestamps import TimestampBounds
-from milena.model.columns import HEADERS_PER_RECORD_MAX
-from milena.records import Acks, Headers
+from milena.model.columns import HEADERS_PER_RECORD_MAX, Headers
+from milena.records import Acks
 
 
 def checked_headers(headers: Sequence[tuple[str, bytes | None]]) -> Headers:

@@ -16,9 +16,9 @@ from itertools import islice, repeat
 from milena.errors import UnexpectedAnswerError
 from milena.model.batch.decode import decode_columns, iterate_headers, offsets_of, timestamps_of
 from milena.model.batch.header import BatchHeader
-from milena.model.columns import RecordColumns
+from milena.model.columns import Headers, RecordColumns
 from milena.model.errors import CorruptBatchError
-from milena.records import ConsumedRecord, FetchedChunk, Headers
+from milena.records import ConsumedRecord, FetchedChunk
 
 BATCH_RECORDS_BYTES_MAX = 256 << 20
 """The most bytes that one batch may unpack to: far above what topics allow, and little enough for a process."""

@@ -3,7 +3,7 @@
 from milena.model.types import Codec
 from raft_meta.machine.image import Topic
 from raft_meta.machine.topics.configs import TopicSettings
-from storage.log.partition_log import LogConfig
+from storage.segments.log_config import LogConfig
 from storage.segments.retention import UNLIMITED
 
 _CODECS = {

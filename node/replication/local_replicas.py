@@ -23,8 +23,9 @@ from node.replica.runner import PartitionRunner, ReplicaRole, RunnerContext
 from node.replication.fetcher import ReplicaFetchers
 from raft_meta.machine.commands import ReplicaReport
 from raft_meta.machine.image import Image, PartitionKey, Topic
-from storage.log.partition_log import LogConfig, PartitionLog
+from storage.log.partition_log import PartitionLog
 from storage.replica.data_directory import DataDirectory
+from storage.segments.log_config import LogConfig
 from storage.segments.uncommitted import UncommittedMemory
 
 logger = logging.getLogger(__name__)

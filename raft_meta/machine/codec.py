@@ -24,7 +24,6 @@ import hashlib
 import re
 import struct
 from collections.abc import Callable, Iterable, Iterator
-from typing import TypeVar
 
 import crc32c
 import msgpack  # type: ignore[import-untyped]  # ships no type hints
@@ -36,8 +35,6 @@ from raft_meta.machine import invariants, shapes
 from raft_meta.machine.image import Image
 from raft_meta.machine.image_sections import END, ImageReader, sections_of
 from raft_meta.machine.outcome import Response
-
-T = TypeVar("T")
 
 FORMAT_VERSION = 1
 FEATURE_LEVEL_MAX = 12

@@ -136,11 +136,6 @@ def own_producer(image: Image, row: KafkaTransactionalId) -> AllocatedProducer:
     return image.producers[image.producer_names[row.name]]
 
 
-def is_of_kafka(image: Image, producer: AllocatedProducer) -> bool:
-    """Return whether a producer names transactions of Kafka clients."""
-    return producer.name is not None and producer.name in image.transactional_ids
-
-
 # --- a client begins ---
 
 

@@ -14,7 +14,6 @@ import logging
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 from pyspark.sql.datasource import WriterCommitMessage
 
@@ -63,8 +62,6 @@ _WHYS = {
 """Explanations by the API's error code. An item of a response has only the code of its error."""
 
 logger = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

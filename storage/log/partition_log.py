@@ -59,8 +59,6 @@ from storage.state.idempotency import IdempotencyEntry
 from storage.state.producer_state import Verdict, WriterState, encode_snapshot
 from storage.state.transactions import Transactions
 
-__all__ = ["LogConfig", "PartitionLog", "RecoveryReport"]
-
 _Stamped = tuple[BatchHeader, tuple[Buffer, ...]]
 """A batch that is ready to append: its header with the leader's stamp, and its bytes as several buffers."""
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from milena.model.batch.header import IdempotencyExtension, ProducerStamp
-from storage.log.partition_log import LogConfig
+from storage.segments.log_config import LogConfig
 from tests.support.disk.log_model import NOW_MS, SMALL, LogModel, make_batch
 
 keeps = st.sampled_from(["none", "some", "all"])

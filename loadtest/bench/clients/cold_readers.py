@@ -93,7 +93,7 @@ def main() -> None:
     die_with_parent()
     url, topic, folder, *numbers = sys.argv[1:]
     records, step, clients = map(int, numbers)
-    ask = fetch_ask(url, topic, range(0, records, step), max_bytes=FETCH_BYTES, units=1)
+    ask = fetch_ask(url, topic, range(0, records, step), max_bytes=FETCH_BYTES)
     descriptors = [os.open(path, os.O_RDONLY) for path in segments_in(Path(folder))]
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         read_bytes = runner.run(_read(url, ask, descriptors, clients))

@@ -165,14 +165,7 @@ def encoded_ask(
     return Ask(requests=[request], units=records, proof=_APPENDED)
 
 
-def fetch_ask(
-    url: str,
-    topic: str,
-    offsets: Sequence[int],
-    *,
-    max_bytes: int,
-    units: float,
-) -> Ask:
+def fetch_ask(url: str, topic: str, offsets: Sequence[int], *, max_bytes: int) -> Ask:
     """Return fetches of stored batches, each from the next of these offsets."""
     return Ask(
         requests=[
@@ -184,7 +177,7 @@ def fetch_ask(
             )
             for offset in offsets
         ],
-        units=units,
+        units=1,
     )
 
 

@@ -54,7 +54,7 @@ async def stored_topic(
     url = await subject.create_topic("stored", is_durable=False, is_bounded=False)
     await _fill(url, "stored", records=batches * _BATCH_RECORDS)
     offsets = [number * _BATCH_RECORDS for number in range(_FETCH_OFFSETS)]
-    ask = fetch_ask(url, "stored", offsets, max_bytes=FETCH_BYTES, units=1)
+    ask = fetch_ask(url, "stored", offsets, max_bytes=FETCH_BYTES)
     size = await _body_bytes(url, ask)
     return url, replace(ask, units=size / _MB), size
 

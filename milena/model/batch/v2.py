@@ -154,19 +154,18 @@ def decode_head(buffer: Buffer, position: int = 0) -> V2Head:
     return head
 
 
-def check_v2(buffer: Buffer, position: int = 0) -> V2Head:
+def check_v2(buffer: Buffer) -> V2Head:
     """Return the head of a whole Kafka batch whose checksum matches.
 
     Raises:
         CorruptBatchError: the bytes are no whole, undamaged batch of version 2.
     """
-    head = decode_head(buffer, position)
-    end = position + head.batch_bytes
-    if end > len(buffer):
+    head = decode_head(buffer)
+    if head.batch_bytes > len(buffer):
         raise CorruptBatchError(
-            f"the batch claims {head.batch_bytes} bytes, but only {len(buffer) - position} are left"
+            f"the batch claims {head.batch_bytes} bytes, but only {len(buffer)} are left"
         )
-    if crc32c(memoryview(buffer)[position + _COVERED_POSITION : end]) != head.crc:
+    if crc32c(memoryview(buffer)[_COVERED_POSITION : head.batch_bytes]) != head.crc:
         raise CorruptBatchError("the checksum of the Kafka batch does not match")
     return head
 

@@ -25,9 +25,6 @@ from typing import NamedTuple
 from milena.model.columns import HEADERS_PER_RECORD_MAX, Headers, RecordColumns
 from milena.model.errors import CorruptBatchError, InvalidRecordError
 
-RECORD_BYTES_MIN = 7
-"""Length, attributes, two deltas, two lengths, and the number of headers."""
-
 _VARINT_SHIFT_MAX = 28
 _VARLONG_SHIFT_MAX = 63
 _INT64_MAX = (1 << 63) - 1

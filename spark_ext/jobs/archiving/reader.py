@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 from pyspark.sql import DataFrame, SparkSession
 
-from milena.disk.files import Files
 from milena.disk.os_files import OsFiles
 from spark_ext.jobs.archiving.directory import read_manifest
 from spark_ext.jobs.archiving.manifest import ArchivedFile
@@ -16,9 +15,7 @@ SCHEMA = (
 )
 
 
-def read_archive(
-    spark: SparkSession, root: str, topics: Sequence[str] = (), *, files: Files | None = None
-) -> DataFrame:
+def read_archive(spark: SparkSession, root: str, topics: Sequence[str] = ()) -> DataFrame:
     """Return the archived records of these topics, or of all topics, as of the call.
 
     Files that the manifest does not list are not read. The table does not change while other runs add to the archive.
@@ -27,7 +24,7 @@ def read_archive(
         JobInputError: this is not an archive, or it does not have the topic.
         DamagedArchiveError: the manifest cannot be trusted.
     """
-    manifest = read_manifest(OsFiles() if files is None else files, root)
+    manifest = read_manifest(OsFiles(), root)
     unknown = set(topics) - set(manifest.topics())
     if unknown:
         raise JobInputError(f"{root} holds nothing of topic {', '.join(sorted(unknown))}")

@@ -23,7 +23,8 @@ from milena.model.batch.v2 import kafka_batch
 from milena.model.batch.v2_checks import wrap_v2
 from milena.model.columns import RecordColumns
 from milena.model.types import ReplicaHealth
-from storage.log.partition_log import LogConfig, PartitionLog
+from storage.log.partition_log import PartitionLog
+from storage.segments.log_config import LogConfig
 from storage.segments.uncommitted import UncommittedMemory
 from storage.state.producer_state import WriterState
 from tests.support.disk.kafka_batches import KafkaRecord, decoded, encoded, numbered

@@ -1,7 +1,8 @@
 """Helpers for tests of a small log: append batches, fill it, and list its files."""
 
 from milena.model.batch.header import IdempotencyExtension, ProducerStamp
-from storage.log.partition_log import LogConfig, PartitionLog
+from storage.log.partition_log import PartitionLog
+from storage.segments.log_config import LogConfig
 from storage.segments.segment import LOG_SUFFIX
 from tests.support.disk.log_model import DIRECTORY, NOW_MS, make_batch, stamped
 from tests.support.disk.memory_files import MemoryFiles

@@ -29,7 +29,7 @@ def test_a_log_that_was_made_cold_has_lost_nothing(tmp_path):
 def test_a_cold_reader_drops_the_pages_before_every_request(tmp_path, monkeypatch):
     dropped: list[tuple[int, ...]] = []
     monkeypatch.setattr(os, "posix_fadvise", lambda *what: dropped.append(what))
-    ask = fetch_ask("http://a:1", "old", [0, 5], max_bytes=9, units=1)
+    ask = fetch_ask("http://a:1", "old", [0, 5], max_bytes=9)
     load = ColdLoad("http://a:1", ask, [3, 4])
     requests = [load.next_request() for _ in range(3)]
     assert dropped == [(fd, 0, 0, os.POSIX_FADV_DONTNEED) for _ in range(3) for fd in (3, 4)]

@@ -4,7 +4,8 @@ import pytest
 from aiohttp import web
 
 from milena.cluster.admin import AdminClient, cluster_view
-from milena.cluster.http import HttpSession, normalise_url, read_answer
+from milena.cluster.http import HttpSession, read_answer
+from milena.cluster.routing import normalise_url
 from milena.errors import (
     AnswerError,
     ClientError,

@@ -9,9 +9,10 @@ import pytest
 from milena.model.batch.header import IdempotencyExtension, ProducerStamp, decode_header
 from milena.model.errors import CorruptLogError, ReplicaDamagedError
 from milena.model.types import ReplicaHealth
-from storage.log.partition_log import LogConfig, PartitionLog
+from storage.log.partition_log import PartitionLog
 from storage.replica.folder import EPOCHS_NAME
 from storage.replica.meta import META_NAME, Change, ChangeKind
+from storage.segments.log_config import LogConfig
 from storage.segments.segment import (
     INDEX_SUFFIX,
     LOG_SUFFIX,

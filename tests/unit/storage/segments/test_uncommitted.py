@@ -2,7 +2,7 @@
 
 import pytest
 
-from storage.log.partition_log import LogConfig
+from storage.segments.log_config import LogConfig
 from storage.segments.segment import LOG_SUFFIX, offset_name
 from storage.segments.uncommitted import BATCH_BYTES_MIN, UNCOMMITTED_BYTES_MAX, UncommittedMemory
 from tests.support.disk.log_model import DIRECTORY, make_batch, open_log
