@@ -55,8 +55,8 @@ def encode_request(url: str, method: str, path: str, body: bytes = b"", **header
 
 
 def host_and_port(url: str) -> tuple[str, int]:
-    """Return the host and the port of a URL that has both."""
-    place = urlsplit(url)
+    """Return the host and the port of a URL, or of an address without a scheme, that has both."""
+    place = urlsplit(url if "//" in url else f"//{url}")
     assert place.hostname is not None, "URLs here name their host"
     assert place.port is not None, "and port"
     return place.hostname, place.port

@@ -79,9 +79,8 @@ def check_produced(answer: bytes, topic: str) -> None:
 def _ask_turn(
     address: str, frames: list[bytes], check: Callable[[bytes], None], seconds: float
 ) -> tuple[list[float], float, int]:
-    host, _, port = address.rpartition(":")
     requests, size = cycle(frames), 0
-    with closing(OneClient(host, int(port))) as client:
+    with closing(OneClient(address)) as client:
 
         def work() -> None:
             nonlocal size
@@ -111,8 +110,7 @@ def create_topics(bootstrap: str, *names: str) -> None:
 def fill(address: str, topic: str) -> None:
     """Write what consumers and fetches read: ``STORED_RECORDS`` records in whole batches."""
     request = produce_frame(topic, records=BATCH_RECORDS)
-    host, _, port = address.rpartition(":")
-    with closing(OneClient(host, int(port))) as client:
+    with closing(OneClient(address)) as client:
         for _ in range(STORED_BATCHES):
             check_produced(client.exchange(request, is_whole), topic)
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from loadtest.bench.clients import kafka_wire as wire
-from loadtest.bench.clients.http_load import HttpLoadError
+from loadtest.bench.clients.http_load import HttpLoadError, host_and_port
 
 HEARTBEAT_S = 0.02
 PATIENCE_S = 60.0
@@ -117,10 +117,8 @@ def _check(code: int) -> None:
 
 async def join_group(address: str, name: str, size: int) -> float:
     """Let members join a new group; return the seconds from the first request until all have their assignment."""
-    host, _, port = address.rpartition(":")
-    return await join_over(
-        name, [await asyncio.open_connection(host, int(port)) for _ in range(size)]
-    )
+    place = host_and_port(address)
+    return await join_over(name, [await asyncio.open_connection(*place) for _ in range(size)])
 
 
 async def join_over(

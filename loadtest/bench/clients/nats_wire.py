@@ -11,6 +11,7 @@ JetStream's own calls are JSON requests to ``$JS.API.…``.
 
 import asyncio
 import json
+from contextlib import closing
 
 from loadtest.bench.clients.counted_stream import CountedStream
 from loadtest.bench.clients.http_load import HttpLoadError
@@ -184,12 +185,9 @@ def publish_each(port: int, size: int, seconds: float) -> Turn:
         LoadError, OSError: NATS refused a message, or closed the connection.
     """
     message = f"PUB {SUBJECT} {_INBOX}.ack {size}\r\n".encode() + payload_of(size) + b"\r\n"
-    client = OneClient("127.0.0.1", port)
-    try:
+    with closing(OneClient(f"127.0.0.1:{port}")) as client:
         client.exchange(_HELLO + b"PING\r\n", lambda answer: b"PONG\r\n" in answer)
         latencies_s, took_s = repeat(lambda: client.exchange(message, _is_acknowledged), seconds)
-    finally:
-        client.close()
     return Turn(latencies_s=latencies_s, units=len(latencies_s), seconds=took_s)
 
 

@@ -6,9 +6,9 @@ With one, it equals the response time of a fast server, and half of the measured
 
 import socket
 from collections.abc import Callable
+from contextlib import closing
 from itertools import cycle
 from time import perf_counter
-from typing import Self
 
 from loadtest.bench.clients.http_load import Ask, HttpLoadError, host_and_port
 from loadtest.bench.measuring.rounds import Turn
@@ -23,18 +23,13 @@ IsWhole = Callable[[bytes], bool]
 class OneClient:
     """A connection with one request in flight. It blocks, so it needs its own thread."""
 
-    def __init__(self, host: str, port: int) -> None:
-        self._socket = socket.create_connection((host, port), timeout=_PATIENCE_S)
+    def __init__(self, url: str) -> None:
+        self._socket = socket.create_connection(host_and_port(url), timeout=_PATIENCE_S)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def close(self) -> None:
         """Close the connection."""
         self._socket.close()
-
-    @classmethod
-    def to(cls, url: str) -> Self:
-        """Connect to the host and port of a URL."""
-        return cls(*host_and_port(url))
 
     def exchange(self, request: bytes, is_whole: IsWhole) -> bytes:
         """Send a request; return its response.
@@ -79,12 +74,9 @@ def http_turn(url: str, ask: Ask, seconds: float) -> Turn:
     Raises:
         LoadError, OSError: the server did not do the work.
     """
-    client = OneClient.to(url)
     requests, is_whole = cycle(ask.requests), http_is_whole(ask)
-    try:
+    with closing(OneClient(url)) as client:
         latencies_s, took_s = repeat(lambda: client.exchange(next(requests), is_whole), seconds)
-    finally:
-        client.close()
     return Turn(latencies_s=latencies_s, units=ask.units * len(latencies_s), seconds=took_s)
 
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter
 
-from loadtest.bench.clients.http_load import HttpLoadError
+from loadtest.bench.clients.http_load import HttpLoadError, host_and_port
 from loadtest.bench.clients.nats_wire import NatsLoad
 from loadtest.cluster.local_cluster import free_ports
 from loadtest.cluster.node_process import NodeProcess
@@ -60,8 +60,8 @@ def processes(
             process.kill()
 
 
-async def listening(port: int, what: str) -> None:
-    """Wait until a server listens on the port.
+async def listening(address: str, what: str) -> None:
+    """Wait until a server listens at an address, or at that of a URL.
 
     Raises:
         HttpLoadError: no server listens in time.
@@ -69,10 +69,10 @@ async def listening(port: int, what: str) -> None:
     ends_s = perf_counter() + READY_S
     while True:
         try:
-            _, writer = await asyncio.open_connection("127.0.0.1", port)
+            _, writer = await asyncio.open_connection(*host_and_port(address))
         except OSError:
             if perf_counter() > ends_s:
-                raise HttpLoadError(f"{what} does not listen on port {port}") from None
+                raise HttpLoadError(f"{what} does not listen at {address}") from None
             await asyncio.sleep(_POLL_S)
         else:
             writer.close()

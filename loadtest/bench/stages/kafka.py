@@ -122,8 +122,7 @@ def _json_fetch(url: str, topic: str) -> Ask:
 
 def _coordinator(address: str, group: str) -> str:
     """Return where Kafka clients reach the coordinator of a group."""
-    host, _, port = address.rpartition(":")
-    with closing(OneClient(host, int(port))) as client:
+    with closing(OneClient(address)) as client:
         found = KafkaAnswer(client.exchange(frame(10, 0, text(group)), is_whole))
     if code := found.int16():
         raise HttpLoadError(f"the coordinator of a group: error code {code}")

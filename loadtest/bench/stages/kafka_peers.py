@@ -35,7 +35,7 @@ async def contenders(
     if not plan.has_peers:
         return []
     bare, bare_pids = stack.enter_context(bare_kafka(plan.directory / "bare-kafka"))
-    await listening(_port(bare), "the bare listener")
+    await listening(bare, "the bare listener")
     found = [
         on_a_thread(
             rows.BARE_PRODUCER, lambda s: kafka_clients.confluent_send(bare, s), pids=bare_pids
@@ -47,7 +47,7 @@ async def contenders(
     if started is None:
         return found
     address, tansu_pids = started
-    await listening(_port(address), "Tansu")
+    await listening(address, "Tansu")
     await asyncio.to_thread(kafka_clients.create_topics, address, "kafka-plain", "kafka-stored")
     await asyncio.to_thread(kafka_clients.fill, address, "kafka-stored")
     found += [
@@ -85,7 +85,3 @@ def _kcat(
         return kafka_clients.kcat_turn(kcat, address, lines, count)
 
     return on_a_thread(name, turn, pids=pids)
-
-
-def _port(address: str) -> int:
-    return int(address.rpartition(":")[2])

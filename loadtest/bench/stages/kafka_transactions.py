@@ -29,9 +29,8 @@ def side_by_side(work: Callable[[int], Turn]) -> Turn:
 
 def commit_for(address: str, topic: str, name: str, seconds: float) -> Turn:
     """Write one record to partition 0 and commit it, repeatedly. A latency is that of a whole transaction."""
-    host, _, port = address.rpartition(":")
     latencies_s: list[float] = []
-    with closing(OneClient(host, int(port))) as client:
+    with closing(OneClient(address)) as client:
         made = _ask(client, 22, 0, wire.text(name) + wire.int32(_TIMEOUT_MS), _init_code)
         made.int32()
         made.int16()

@@ -85,7 +85,7 @@ async def bare(
     if not plan.has_peers:
         return []
     url, pids = stack.enter_context(bare_server(plan.directory / f"bare-{method}"))
-    await listening(int(url.rpartition(":")[2]), "bare aiohttp")
+    await listening(url, "bare aiohttp")
     ask = Ask(requests=[encode_request(url, method, "/", b"x" * SMALL)])
     return [
         http_contender(name, url, ask, connections=connections, pids=pids)

@@ -63,7 +63,7 @@ async def _copier(plan: BenchPlan, stack: AsyncExitStack, size: int) -> list[Con
     if not plan.has_peers:
         return []
     url, pids = stack.enter_context(bare_server(plan.directory / "bare", b"x" * size))
-    await listening(int(url.rpartition(":")[2]), "bare aiohttp")
+    await listening(url, "bare aiohttp")
     ask = Ask(requests=[encode_request(url, "GET", "/")], units=size / _MB)
     return [http_contender(reading_rows.COPIER, url, ask, connections=FETCH_CLIENTS, pids=pids)]
 
@@ -76,7 +76,7 @@ async def _nginx(
     if started is None:
         return []
     url, pids = started
-    await listening(int(url.rpartition(":")[2]), "nginx")
+    await listening(url, "nginx")
     ask = Ask(requests=[encode_request(url, "GET", "/content")], units=size / _MB)
     return [http_contender(reading_rows.NGINX, url, ask, connections=FETCH_CLIENTS, pids=pids)]
 

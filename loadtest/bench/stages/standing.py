@@ -52,10 +52,8 @@ async def kafka_idle(plan: BenchPlan) -> Rounds:
         ) as listening,
         AsyncExitStack() as stack,
     ):
-        host, _, port = listening.nodes[0].kafka_address().rpartition(":")
-        clients = [
-            stack.enter_context(closing(OneClient(host, int(port)))) for _ in range(_CONNECTIONS)
-        ]
+        address = listening.nodes[0].kafka_address()
+        clients = [stack.enter_context(closing(OneClient(address))) for _ in range(_CONNECTIONS)]
         # A connection that sends nothing at first is closed. ApiVersions is the first request of most clients.
         await asyncio.to_thread(_ask_each, clients)
         await asyncio.sleep(SETTLE_S)

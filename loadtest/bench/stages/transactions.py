@@ -107,7 +107,7 @@ def commit_for(
 ) -> Turn:
     """Write one record to partition 0 and commit it, repeatedly; a latency is that of a commit."""
     latencies_s: list[float] = []
-    with closing(OneClient.to(url)) as client:
+    with closing(OneClient(url)) as client:
         ask = partial(_answer, client)
         begun = ask(_post(url, "/transactions:begin", {"transactional_id": name}))
         producer_id, epoch, timeout_ms = begun["transaction"].split(":")
