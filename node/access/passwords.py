@@ -4,15 +4,18 @@ A hash takes about 35 ms and 19 MiB, on purpose: someone who steals a hash can t
 password is the most expensive request that a caller without an account can send. Therefore passwords are checked one
 after the other, with a pause after each wrong one. All wrong passwords together use at most a fifth of a core.
 
-An address that recently sent a wrong password is a suspect. Suspects wait in a short queue of their own. Only the
-first of them waits in the main queue, together with addresses that sent no wrong password.
+Each address has one password in the queue; its others wait behind that one. So an address that sends many passwords
+before the first one is found wrong delays another address by one check. An address that recently sent a wrong password
+is a suspect. Suspects wait in a short queue of their own. Only the first of them waits in the main queue, together with
+addresses that sent no wrong password.
 
 Source: OWASP's Password Storage Cheat Sheet, argon2id.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Executor
+from contextlib import asynccontextmanager
 from typing import TypeVar
 
 from argon2 import PasswordHasher
@@ -26,7 +29,8 @@ from raft_meta.machine.access.access import VERIFIERS_MAX
 from raft_meta.machine.image import ScramCredential
 
 WAITING_MAX = 64
-"""Places in the main queue: about 2 s of work if the passwords are right. Further callers are told to retry later."""
+"""Places in the main queue, and of one address: about 2 s of work if the passwords are right. Further callers are told
+to retry later."""
 SUSPECTS_WAITING_MAX = 16
 """Places in the suspects' queue: about 3 s of work if the passwords are wrong."""
 WRONG_REST_MS = 300
@@ -102,6 +106,8 @@ class Passwords:
         self.wrong = WrongPasswords()
         self._turn = _Queue(WAITING_MAX)
         self._suspects = _Queue(SUSPECTS_WAITING_MAX)
+        self._addresses: dict[str, _Queue] = {}
+        """The queues of addresses that wait. Each has one place in the queues above, which bounds their number."""
         self._decoy = ""
 
     async def hash(self, password: str) -> str:
@@ -129,12 +135,28 @@ class Passwords:
         Raises:
             TooManyRequestsError: too many callers wait, or the address sent too many wrong passwords.
         """
-        now_ms = self._clock.now_ms()
-        self.wrong.check(address, now_ms)
-        if not self.wrong.is_suspect(address, now_ms):
-            return await self._find(verifiers, password, address)
-        async with self._suspects:
-            return await self._find(verifiers, password, address)
+        refusal = self.refusal(address)
+        if refusal is not None:
+            raise refusal
+        async with self._turn_of(address):
+            # Another password of this address may have been wrong in the meantime.
+            now_ms = self._clock.now_ms()
+            self.wrong.check(address, now_ms)
+            if not self.wrong.is_suspect(address, now_ms):
+                return await self._find(verifiers, password, address)
+            async with self._suspects:
+                return await self._find(verifiers, password, address)
+
+    @asynccontextmanager
+    async def _turn_of(self, address: str) -> AsyncIterator[None]:
+        """Wait until no other password of this address is looked at."""
+        queue = self._addresses.setdefault(address, _Queue(WAITING_MAX))
+        try:
+            async with queue:
+                yield
+        finally:
+            if queue.is_empty:
+                self._addresses.pop(address, None)
 
     def refusal(self, address: str) -> TooManyRequestsError | None:
         """Return the error that a password from this address would get without a check; None if it would be checked.
@@ -142,7 +164,9 @@ class Passwords:
         The error says that too many passwords wait, or that the address sent too many wrong ones.
         """
         now_ms = self._clock.now_ms()
-        queue = self._suspects if self.wrong.is_suspect(address, now_ms) else self._turn
+        queue = self._addresses.get(address)
+        if queue is None:
+            queue = self._suspects if self.wrong.is_suspect(address, now_ms) else self._turn
         return queue.refusal() or self.wrong.refusal(address, now_ms)
 
     async def _find(self, verifiers: Sequence[str], password: str, address: str) -> str | None:
@@ -174,6 +198,11 @@ class _Queue:
         self._places = places
         self._taken = 0
         self._lock = asyncio.Lock()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no caller is in the queue."""
+        return not self._taken
 
     def refusal(self) -> TooManyRequestsError | None:
         if self._taken < self._places:

@@ -116,13 +116,14 @@ async def test_suspects_wait_for_each_other_and_the_others_for_one_of_them_at_mo
     passwords, clock = made(pool)
     verifier = await passwords.hash("a good password")
     suspects = [f"10.0.1.{number}" for number in range(SUSPECTS_WAITING_MAX)]
-    for address in suspects:
+    one_more = "10.0.2.1"
+    for address in (*suspects, one_more):
         assert await passwords.find((verifier,), "guess", address) is None
     pool.hold()
     guesses = await waiting_for(passwords, "another guess", verifier, suspects)
-    assert passwords.refusal(suspects[0]) is not None
+    assert passwords.refusal(one_more) is not None
     with pytest.raises(TooManyRequestsError, match=f"{SUSPECTS_WAITING_MAX} passwords are waiting"):
-        await passwords.find((verifier,), "a good password", suspects[0])
+        await passwords.find((verifier,), "a good password", one_more)
     assert passwords.refusal(HERE) is None
     [look] = await waiting_for(passwords, "a good password", verifier, [HERE])
     pool.release()
@@ -130,6 +131,39 @@ async def test_suspects_wait_for_each_other_and_the_others_for_one_of_them_at_mo
     assert await look == verifier
     assert clock.ms == before_ms + WRONG_REST_MS
     assert await asyncio.gather(*guesses) == [None] * SUSPECTS_WAITING_MAX
+
+
+async def test_an_address_that_sends_many_at_once_delays_others_by_one():
+    pool = LoopExecutor()
+    passwords, clock = made(pool)
+    verifier = await passwords.hash("a good password")
+    pool.hold()
+    # All of them have begun before the first one is found wrong.
+    guesses = await waiting_for(passwords, "guess", verifier, ["10.0.1.1"] * (WAITING_MAX - 4))
+    [look] = await waiting_for(passwords, "a good password", verifier, [HERE])
+    pool.release()
+    before_ms = clock.ms
+    assert await look == verifier
+    assert clock.ms == before_ms + WRONG_REST_MS
+    found = await asyncio.gather(*guesses, return_exceptions=True)
+    assert found[:WRONG_AT_ONCE] == [None] * WRONG_AT_ONCE
+    refused = [one for one in found if isinstance(one, TooManyRequestsError)]
+    assert len(refused) > len(guesses) // 4
+    assert passwords.refusal("10.0.1.2") is None
+
+
+async def test_passwords_of_many_addresses_wait_as_long_as_there_are_places():
+    pool = LoopExecutor()
+    passwords, _ = made(pool)
+    verifier = await passwords.hash("a good password")
+    pool.hold()
+    addresses = [f"10.0.2.{number}" for number in range(WAITING_MAX)]
+    waiting = await waiting_for(passwords, "a good password", verifier, addresses)
+    with pytest.raises(TooManyRequestsError, match=f"{WAITING_MAX} passwords are waiting"):
+        await passwords.find((verifier,), "a good password", HERE)
+    pool.release()
+    assert await asyncio.gather(*waiting) == [verifier] * WAITING_MAX
+    assert passwords.refusal(HERE) is None
 
 
 def test_an_address_is_a_suspect_for_a_while():
