@@ -30,8 +30,9 @@ from milena.model.secret import Secret
 
 ENVIRONMENT_PREFIX = "MILENA_"
 
-SECRET_BYTES_MAX = 4_096
-"""The largest file with a secret, in bytes. A larger file cannot be the right one."""
+SECRET_BYTES_MAX = 4_098
+"""The largest file with a secret, in bytes: 1,024 characters of four bytes, and the end of a line. A larger file
+cannot be the right one."""
 
 _CLIENT_ID = re.compile(CLIENT_ID)
 _VISIBLE = re.compile(r"[\x21-\x7e]+")

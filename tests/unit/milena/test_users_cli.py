@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+from milena.cluster.credentials import password_of
 from tests.support.command_lines import runner
 from tests.support.fakes.api import FakeApi
 from tests.support.http.http_server import serving
@@ -286,7 +287,7 @@ async def test_where_a_password_comes_from_must_be_said(api, milena, password_fi
         (b"", "it must be one line"),
         (f"{CANARY}\nb".encode(), "it must be one line"),
         (CANARY.encode() + b"\xff", "it is not text"),
-        (CANARY.encode() * 300, "it has more than 4096 bytes"),
+        (CANARY.encode() * 300, "it has more than 4098 bytes"),
     ],
 )
 async def test_what_is_no_password_is_told_and_not_shown(
@@ -302,6 +303,12 @@ async def test_what_is_no_password_is_told_and_not_shown(
     assert code == 64
     assert f"standard input: {told}" in err
     assert api.access.asked == []
+
+
+@pytest.mark.parametrize("end", ["", "\n", "\r\n"])
+def test_a_file_may_have_the_longest_password(end):
+    longest = "\N{GRINNING FACE}" * 1_024
+    assert password_of((longest + end).encode()).reveal() == longest
 
 
 async def test_a_terminal_is_no_file_of_a_password(api, milena, typed):
