@@ -12,7 +12,7 @@ KAFKA: tuple[Mutation, ...] = (
         name="kafka-inner-crc",
         guard="a batch is stored if its producer's checksum matches",
         module="milena.model.batch.v2",
-        old="    if crc32c(memoryview(buffer)[position + _COVERED_POSITION : end]) != head.crc:",
+        old="    if crc32c(memoryview(buffer)[_COVERED_POSITION : head.batch_bytes]) != head.crc:",
         new="    if False:",
         by="kafka",
     ),
