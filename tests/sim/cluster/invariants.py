@@ -23,6 +23,7 @@ from milena.model.batch.decode import decode_columns, iterate_batches, offsets_o
 from milena.model.batch.header import STAMP_BYTES
 from milena.model.errors import CorruptBatchError
 from milena.model.types import ReplicaHealth
+from node.replica.leader import PartitionLeader
 from node.replica.runner import PartitionRunner
 from raft_meta.machine.image import Image, Partition, PartitionKey
 from tests.sim.cluster.digests import ImageDigest
@@ -300,6 +301,7 @@ class Checker:
                 self.check_replicas(process)
                 return
             if watch.has_moved():
+                self._look_at_former_leader(process, watch)
                 self._look(process, watch.key, runner)
                 watch.take()
 
@@ -312,6 +314,51 @@ class Checker:
         watches = [former.get(runner) or _Watch(key, runner) for key, runner in runners.items()]
         self._watches[process.incarnation] = watches
         return watches
+
+    def _look_at_former_leader(self, process: "NodeProcess", watch: _Watch) -> None:
+        """Check the last rise of a leader's high watermark, if the leadership ended in the same event.
+
+        A leader takes in the end of its own sync before it takes the role of a new image, and before it closes. It
+        does so in one event. The sync may have been the last one that a commit waited for. After the event, the replica
+        has the new high watermark, but does not lead. So read it from the leader object of the event before.
+
+        ``_check_members`` compares nothing if a newer leader epoch is known. So also check that the former leader knew
+        a position from each replica that it had to count. A high watermark above that of the leader object is noticed
+        as any follower's that is too high.
+        """
+        key, runner, leader = watch.key, watch.runner, watch.leader
+        if leader is None or leader.high_watermark <= watch.high_watermark:
+            return
+        if runner.leader is not None:
+            # It still leads, perhaps in a later epoch: ``_look`` checks what it has.
+            return
+        log = runner.log
+        _, before = self._replicas[process.incarnation][key]
+        where = f"node {process.machine.node_id} partition {key[1]} epoch {leader.leader_epoch}"
+        ends = {member: progress.stored_end for member, progress in leader.followers.items()}
+        ends[leader.broker_id] = leader.stored_end
+        for member in sorted(leader.isr.union(*(p.broker_ids for p in leader.outstanding))):
+            if ends.get(member, 0) < leader.high_watermark:
+                raise ViolationError(
+                    f"{where}: high watermark {leader.high_watermark}, but the leader knew that member {member} has"
+                    f" stored {ends.get(member)}"
+                )
+        if runner.is_closed or log.log_end_offset < leader.high_watermark:
+            # The new role has already closed or cut the log. The next copy that gets here shows the records.
+            ledger = self.ledgers[key]
+            ledger.end = max(ledger.end, leader.high_watermark)
+            return
+        then = Seen(
+            leader.leader_epoch,
+            True,
+            leader.high_watermark,
+            log.log_start_offset,
+            log.log_end_offset,
+            log.stored_end_offset,
+            before.is_sound,
+        )
+        self._check_replica(process, key, runner, leader, before, then)
+        self._replicas[process.incarnation][key] = runner, then
 
     def _look(self, process: "NodeProcess", key: PartitionKey, runner: PartitionRunner) -> None:
         log, leader = runner.log, runner.leader
@@ -330,7 +377,7 @@ class Checker:
             # The replica was removed and created again between two events.
             before = UNSEEN
         if now != before:
-            self._check_replica(process, key, runner, before, now)
+            self._check_replica(process, key, runner, leader, before, now)
             replicas[key] = runner, now
         for part in self._world.parts:
             part.check_replica(process, key, runner)
@@ -393,6 +440,7 @@ class Checker:
         process: "NodeProcess",
         key: PartitionKey,
         runner: PartitionRunner,
+        leader: PartitionLeader | None,
         before: Seen,
         now: Seen,
     ) -> None:
@@ -400,16 +448,16 @@ class Checker:
         ledger = self.ledgers.setdefault(key, Ledger())
         self.stored[me, key] = now.stored_end
         where = f"node {me} partition {key[1]} epoch {now.leader_epoch}"
-        if now.is_leader:
-            leader = ledger.leaders.setdefault(now.leader_epoch, me)
-            if leader != me:
-                raise ViolationError(f"{where}: node {leader} led in this epoch")
+        if leader is not None:
+            known = ledger.leaders.setdefault(now.leader_epoch, me)
+            if known != me:
+                raise ViolationError(f"{where}: node {known} led in this epoch")
             is_same = before.is_leader and before.leader_epoch == now.leader_epoch
             if is_same and now.high_watermark < before.high_watermark:
                 raise ViolationError(
                     f"{where}: high watermark fell from {before.high_watermark} to {now.high_watermark}"
                 )
-            is_small = len(runner.leader.isr) < runner.settings.min_insync_replicas  # type: ignore[union-attr]
+            is_small = len(leader.isr) < runner.settings.min_insync_replicas
             is_taken = is_same and is_small and now.log_end > before.log_end
             if is_taken and not any(part.takes_short(key) for part in self._world.parts):
                 raise ViolationError(f"{where}: took a write with too few in sync")
@@ -418,19 +466,22 @@ class Checker:
                 f"{where}: high watermark {now.high_watermark} above the log end {now.log_end}"
             )
         if now.high_watermark > before.high_watermark:
-            if now.is_leader and now.high_watermark > ledger.end:
-                self._check_members(where, key, runner, now)
+            if leader is not None and now.high_watermark > ledger.end:
+                # A former leader did not have the present settings yet.
+                is_present = leader is runner.leader
+                min_insync = (
+                    runner.settings.min_insync_replicas if is_present else leader.min_insync
+                )
+                self._check_members(where, key, leader, min_insync, now)
             self._record(where, me, ledger, runner, now)
         if now.stored_end < before.stored_end:
             self._check_truncation(where, me, key, before, now)
 
     def _check_members(
-        self, where: str, key: PartitionKey, runner: PartitionRunner, now: Seen
+        self, where: str, key: PartitionKey, leader: PartitionLeader, min_insync: int, now: Seen
     ) -> None:
         """Check that every member that may be elected has the records below the high watermark."""
-        leader = runner.leader
-        assert leader is not None
-        if len(leader.isr) < runner.settings.min_insync_replicas:
+        if len(leader.isr) < min_insync:
             raise ViolationError(f"{where}: committed with an isr of {sorted(leader.isr)}")
         # Use the newest image that any node applied: a node that gave up its replica by it may be down again.
         state = self._newest.partitions.get(key)
