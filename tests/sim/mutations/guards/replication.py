@@ -76,6 +76,30 @@ REPLICATION: tuple[Mutation, ...] = (
         by="tests/unit/node/replica/test_leader.py",
     ),
     Mutation(
+        name="watermark-told",
+        guard="a leader tells its followers no more than its own high watermark",
+        module="node.replication.fetch_server",
+        old="high_watermark, log_start = runner.high_watermark, runner.log.log_start_offset",
+        new="high_watermark, log_start = runner.log.log_end_offset, runner.log.log_start_offset",
+    ),
+    Mutation(
+        name="watermark-kept",
+        guard="a leader that becomes a follower keeps its high watermark, and does not commit the rest of its log",
+        module=RUNNER,
+        old="        self._following.high_watermark = self.high_watermark\n        self.leader = None",
+        new="        self._following.high_watermark = self.log.log_end_offset\n        self.leader = None",
+    ),
+    Mutation(
+        name="watermark-at-the-end",
+        guard="a leader that becomes a follower does not commit what it alone has stored",
+        module=RUNNER,
+        old="        self._following.high_watermark = self.high_watermark\n        self.leader = None",
+        new="        if self.leader is not None:\n"
+        "            self.leader.high_watermark = self.log.stored_end_offset\n"
+        "        self._following.high_watermark = self.high_watermark\n"
+        "        self.leader = None",
+    ),
+    Mutation(
         name="join-caught-up",
         guard="who joins the ISR has caught up to the high watermark and the epoch's start",
         module=LEADER,
