@@ -21,12 +21,13 @@ from milena.model.errors import (
     MemberFencedError,
     MilenaError,
     NotCoordinatorError,
+    NotReadyError,
 )
 from milena.model.types import MonotonicMs
 from node.groups import heartbeat_rules
 from node.groups.group_writer import GroupContext, GroupWriter, moved
 from node.groups.member_sessions import GroupSessions
-from node.groups.rebalance import Leave, MemberChange, Release
+from node.groups.rebalance import Leave, MemberChange, Release, to_give_back
 from node.groups.rest_members import release
 from raft_meta.machine.image import Group, GroupMember, PartitionKey, PartitionSet
 from raft_meta.machine.topics import partition_sets
@@ -258,6 +259,7 @@ class CoordinatedGroup:
         """Return the release of the partitions that the member has given back by this heartbeat, if any."""
         owned = self._owned(heartbeat)
         if owned is None:
+            self._check_named(heartbeat, known)
             return None
         gone = self.sessions.given_back(known, heartbeat.member_epoch, owned)
         if not gone:
@@ -265,6 +267,23 @@ class CoordinatedGroup:
         return Release(
             member_id=known.member_id, member_epoch=heartbeat.member_epoch, partitions=gone
         )
+
+    def _check_named(self, heartbeat: Heartbeat, known: GroupMember) -> None:
+        """Refuse a member of Kafka that may have given partitions back, and told a former coordinator only.
+
+        A client that finds this coordinator without an error does not name its partitions again. An error makes it name
+        them. Otherwise it would be removed for keeping partitions that it has given back. A client that is still about
+        to give them back gets one such error.
+
+        Raises:
+            NotReadyError: the member has its assignment, has something to give back, and has not said what it works on.
+        """
+        is_present = heartbeat.member_epoch == known.member_epoch and self.sessions.is_told(known)
+        if isinstance(heartbeat, KafkaHeartbeat) and is_present and to_give_back(known):
+            self.sessions.heard(known.member_id, self._node.clock.now_ms())
+            raise NotReadyError(
+                f"the coordinator does not know yet what member {known.member_id!r} works on: name its partitions"
+            )
 
     def _owned(self, heartbeat: Heartbeat) -> PartitionSet | None:
         """Return the partitions that the member works on; None: it has not said so.

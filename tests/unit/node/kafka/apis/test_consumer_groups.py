@@ -249,8 +249,9 @@ async def test_partitions_of_a_member_that_is_away_are_free_for_others_at_once()
         assert len(assigned(cluster, got)) == len(ALL) // 2
 
 
+@pytest.mark.parametrize("is_named", [True, False])
 @virtual
-async def test_a_new_coordinator_believes_what_a_member_said_once() -> None:
+async def test_a_new_coordinator_believes_what_a_member_said_once(is_named: bool) -> None:
     # Clients name their partitions only if these have changed, and after an error.
     async with cluster_of() as cluster:
         client = await started(cluster)
@@ -274,9 +275,15 @@ async def test_a_new_coordinator_believes_what_a_member_said_once() -> None:
                 }
             ]
         }
-        told = await beat(client, member_epoch=1, **said)
+        told = await beat(client, member_epoch=1, **(said if is_named else {}))
         assert (told.error_code, told.member_epoch) == (0, 1)
-        await beat(client, member_epoch=1)
+        if not is_named:
+            # A client that found this node by another request has had no error, so it does not name them.
+            refused = await beat(client, member_epoch=1)
+            assert refused.error_code == KafkaCode.COORDINATOR_NOT_AVAILABLE
+            await beat(client, member_epoch=1, **said)
+        again = await beat(client, member_epoch=1)
+        assert again.error_code == 0
         got = await beat(client, member_id="m2", member_epoch=second.member_epoch)
         (topic,) = got.assignment.topic_partitions
         assert len(topic.partitions) == len(ALL) // 2
