@@ -48,8 +48,10 @@ class ConsumerStore:
     def __init__(self, node: NodeContext) -> None:
         self._node = node
 
-    async def put(self, consumer: RestConsumer, *, is_new: bool = False) -> None:
+    async def put(self, consumer: RestConsumer, version: int, *, is_new: bool = False) -> None:
         """Create the consumer, or change its subscription or assignment.
+
+        ``version``: ``coordinators_version`` of the image under which this node took the request.
 
         Raises:
             ConsumerExistsError: ``is_new``, and a consumer has this name.
@@ -62,6 +64,7 @@ class ConsumerStore:
                 broker_epoch=self._node.membership.broker_epoch,
                 is_new=is_new,
                 consumer=consumer,
+                coordinators_version=version,
             ),
             timeout_ms=PROPOSE_MS,
         )
@@ -139,7 +142,8 @@ class ConsumerCoordinator:
 
     async def _on_create(self, request: messages.ConsumerCreateRequest) -> Done:
         # Nodes of the previous release would stop at a command with a field that they do not know.
-        is_said = self._node.metadata.image.feature_level >= quotas.LEVEL
+        image = self._node.metadata.image
+        is_said = image.feature_level >= quotas.LEVEL
         consumer = RestConsumer(
             group_id=request.group_id,
             instance=request.instance,
@@ -153,7 +157,7 @@ class ConsumerCoordinator:
             commits_next=request.commits_next is True,
         )
         try:
-            await self._store.put(consumer, is_new=True)
+            await self._store.put(consumer, image.coordinators_version, is_new=True)
         except ConsumerExistsError:
             # The node that sent the request drew this name at random, so no other consumer has it. This is a repeat
             # of the same request.
@@ -207,7 +211,7 @@ class ConsumerCoordinator:
                 if not (topics or pattern is not None):
                     await self._arrival.prove(session, request.asked_node_id)
                     await session.commit_delivered()
-                await self._store.put(wanted)
+                await self._store.put(wanted, session.commits.coordinators_version)
                 session.positions.begin_anew()
             await self._join(session, consumer)
             await session.settle_positions()
@@ -223,7 +227,7 @@ class ConsumerCoordinator:
             await self._memberships.settle(*session.key)
         except (InvalidRequestError, LimitReachedError, InconsistentGroupProtocolError):
             if session.view.consumer != before:
-                await self._store.put(before)
+                await self._store.put(before, session.commits.coordinators_version)
             raise
 
         def is_settled(image: Image) -> bool:
@@ -248,7 +252,7 @@ class ConsumerCoordinator:
             if wanted != consumer:
                 await self._arrival.prove(session, request.asked_node_id)
                 await session.commit_delivered()
-                await self._store.put(wanted)
+                await self._store.put(wanted, session.commits.coordinators_version)
             await session.settle_positions()
         return Done()
 

@@ -110,7 +110,8 @@ class ConsumerSession:
         Raises:
             NotCoordinatorError, ConsumerNotFoundError: the call must deliver nothing.
         """
-        if not self._coordinates(self.key[0]):
+        version = self.view.image.coordinators_version
+        if not self._coordinates(self.key[0]) or self.commits.coordinators_version != version:
             raise NotCoordinatorError(f"this node coordinates group {self.key[0]!r} no longer")
         self.view.consumer  # noqa: B018  raises when it is gone
 
@@ -280,15 +281,18 @@ class SessionTable:
     ) -> None:
         self._node = node
         self._idle = idle
+        self._calls = groups.calls
         self._sessions: dict[ConsumerKey, ConsumerSession] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._brokers: Map[int, Broker] | None = None
         self._groups: Map[str, Group] | None = None
+        self._version = 0
+        """``coordinators_version`` of the last image."""
         self._context = SessionContext(
             image=lambda: node.metadata.image,
             fetch=fetch,
             commits=groups.commits,
-            coordinates=groups.calls.coordinates,
+            coordinates=self._calls.coordinates,
             memberships=groups.coordinator,
             spawn=self._spawn,
             clock=node.clock,
@@ -304,11 +308,13 @@ class SessionTable:
 
         Raises:
             ConsumerNotFoundError: there is no such consumer in the newest image.
+            NotCoordinatorError: this node does not coordinate its group any more.
             TooManyRequestsError: too many calls of the consumer wait already.
         """
         consumer = await find_consumer(self._node.metadata, key)
         session = self._sessions.get(key)
         if session is None or session.view.created_index != consumer.created_index:
+            self._calls.check(key[0])
             session = self._sessions[key] = ConsumerSession(consumer, self._context)
         if session.calls >= CALLS_PER_CONSUMER_MAX:
             raise TooManyRequestsError(
@@ -326,9 +332,14 @@ class SessionTable:
         """Wake calls whose assignment may have changed; drop the sessions that now belong to another coordinator."""
         if image.brokers is not self._brokers:
             self._brokers = image.brokers
+            # If images were skipped, another node may have coordinated any of the groups in between.
+            has_gap = image.coordinators_version > self._version + 1
+            self._version = image.coordinators_version
             for key, session in list(self._sessions.items()):
-                if not self._context.coordinates(key[0]):
+                if has_gap or not self._context.coordinates(key[0]):
                     self.drop(session)
+                else:
+                    session.commits.coordinators_version = self._version
         if image.groups is not self._groups:
             before, self._groups = self._groups, image.groups
             for session in list(self._sessions.values()):

@@ -42,7 +42,7 @@ class SessionContext:
 class SessionCommits:
     """The commits of one consumer. Owned by the consumer's session."""
 
-    __slots__ = ("_context", "_cursor", "_given_up", "_releasing", "_view")
+    __slots__ = ("_context", "_cursor", "_given_up", "_releasing", "_view", "coordinators_version")
 
     def __init__(self, view: ConsumerView, cursor: Cursor, context: SessionContext) -> None:
         self._view = view
@@ -52,6 +52,9 @@ class SessionCommits:
         """Partitions that are to be released, and whose commit is in flight."""
         self._given_up: set[PartitionKey] = set()
         """Partitions that are to be released, and whose commit has failed."""
+        self.coordinators_version = context.image().coordinators_version
+        """That of the last image up to which this node has coordinated the group since the session began, without a
+        break. A commit of a session that has ended carries an old one, and is refused."""
 
     async def commit(self, offsets: Mapping[PartitionKey, OffsetAndEpoch]) -> None:
         """Commit these offsets.
@@ -83,6 +86,7 @@ class SessionCommits:
                 member_id=None if member is None else member.member_id,
                 member_epoch=-1 if member is None else member.member_epoch,
                 offsets=tuple(offsets),
+                coordinators_version=self.coordinators_version,
             )
             try:
                 await self._context.commits.commit(commit)

@@ -65,6 +65,8 @@ class GroupCoordinator:
         self._topics: Map[str, Topic] = Map()
         self._partitions: Map[PartitionKey, Partition] = Map()
         self._groups: Map[str, Group] = Map()
+        self._version = 0
+        """``coordinators_version`` of the image for which groups were last dropped and taken over."""
         self._asked_for: set[str] = set()
         """Groups that were created here by a call since the last tick; the call may have changed nothing."""
         self._is_audit_due = False
@@ -99,11 +101,13 @@ class GroupCoordinator:
             GroupNotEmptyError: a classic group has members that wait for its first generation.
             MilenaError of another kind: the refusal of the state machine or the quorum.
         """
+        version = self._node.metadata.image.coordinators_version
         await self._settle_classic(request.group_id)
         command = DeleteGroup(
             broker_id=self._node.metadata.node_id,
             broker_epoch=self._node.membership.broker_epoch,
             group_id=request.group_id,
+            coordinators_version=version,
         )
         # The request may come from another node: the audit entry must name the principal that called there.
         asked = on_behalf.principal.set("" if request.principal is UNSET else request.principal)
@@ -232,6 +236,11 @@ class GroupCoordinator:
 
     def _recast(self, image: Image) -> None:
         """Drop the groups that other brokers coordinate now, and take over those of this broker."""
+        if image.coordinators_version > self._version + 1:
+            # Images were skipped. Another broker may have coordinated any of the groups in between, and what this node
+            # remembers of them may be outdated.
+            self._drop_all()
+        self._version = image.coordinators_version
         node_id = self._node.metadata.node_id
         me = image.brokers.get(node_id)
         coordinators = Coordinators(image)
@@ -253,6 +262,11 @@ class GroupCoordinator:
                 group.mark_dirty()
                 for instance in instances:
                     group.settle_soon(instance)
+
+    def _drop_all(self) -> None:
+        for group_id in list(self._coordinated):
+            self._drop(group_id)
+        self.classic.drop_all()
 
     def _drop(self, group_id: str) -> None:
         self._coordinated.pop(group_id).close()
@@ -290,9 +304,7 @@ class GroupCoordinator:
 
         The groups come back with the lease.
         """
-        for group_id in list(self._coordinated):
-            self._drop(group_id)
-        self.classic.drop_all()
+        self._drop_all()
         # Unequal to any image's brokers, so that the first tick with a lease takes the groups over again.
         self._brokers = Map()
 
@@ -344,9 +356,7 @@ class GroupCoordinator:
         """Answer all waiting calls, and stop."""
         self._is_closed = True
         # Before the tasks are cancelled, so that waiting calls get NotCoordinatorError and find the next coordinator.
-        for group_id in list(self._coordinated):
-            self._drop(group_id)
-        self.classic.drop_all()
+        self._drop_all()
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()

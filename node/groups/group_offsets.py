@@ -66,6 +66,7 @@ class CommitQueue:
 
     async def on_commit(self, request: GroupCommitRequest) -> Done:
         """Commit the offsets of a request; see ``commit``."""
+        image = self._node.metadata.image
         commit = GroupCommit(
             group_id=request.group_id,
             member_id=request.member_id,
@@ -80,8 +81,8 @@ class CommitQueue:
                 )
                 for row in request.offsets
             ),
+            coordinators_version=image.coordinators_version,
         )
-        image = self._node.metadata.image
         if any(row.topic_id not in image.topics for row in commit.offsets):
             # The node that sent the request has seen the topic, so this node's image is behind.
             await self._node.metadata.barrier(timeout_ms=BARRIER_MS)

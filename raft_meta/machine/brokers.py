@@ -25,6 +25,7 @@ from raft_meta.machine.commands import (
     UnregisterBroker,
 )
 from raft_meta.machine.copies import replace
+from raft_meta.machine.groups import coordinators
 from raft_meta.machine.image import Broker, Image
 from raft_meta.machine.outcome import Outcome
 from raft_meta.machine.topics import partitions
@@ -52,6 +53,11 @@ def apply(image: Image, index: int, command: BrokerCommand) -> Outcome:
         StaleControllerEpochError, StaleBrokerEpochError, BrokerNotFoundError, BrokerIdInUseError,
         BrokerInUseError, FeatureLevelError, ConflictError, InvalidRequestError: refused.
     """
+    applied = _apply(image, index, command)
+    return Outcome(coordinators.with_version(image, applied.image), applied.response)
+
+
+def _apply(image: Image, index: int, command: BrokerCommand) -> Outcome:
     match command:
         case RegisterBroker():
             return _register(image, index, command)

@@ -382,12 +382,14 @@ class DeleteOffsets:
 
     Refused if the group does not exist, or a member of a server group subscribes to one of the topics. For a classic
     group only its coordinator knows the subscriptions: it must check them before. Response: how many were forgotten.
+    ``coordinators_version``: that of the image when the coordinator took the request; see ``groups.coordinators``.
     """
 
     broker_id: int
     broker_epoch: int
     group_id: str
     partitions: tuple[PartitionKey, ...]
+    coordinators_version: int = field(default=-1, metadata={"since": 12})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -408,12 +410,16 @@ class GroupCommit:
     Accepted from a member under its present epoch, for partitions that it holds. The epoch of a member of a classic
     group is the group's generation; only clients know the partitions that it holds. Without a member (None, epoch -1):
     accepted while the group has no members. A group that does not exist is then created.
+
+    ``coordinators_version``: that of the image when the coordinator took the commit; see ``groups.coordinators``. A
+    commit that waits for the end of a transaction has none (-1); the transaction fences it.
     """
 
     group_id: str
     member_id: str | None
     member_epoch: int
     offsets: tuple[OffsetCommit, ...]
+    coordinators_version: int = field(default=-1, metadata={"since": 12})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -455,11 +461,15 @@ class ExpireOffsets:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteGroup:
-    """Forget a group and its offsets; refused while it has members."""
+    """Forget a group and its offsets; refused while it has members.
+
+    ``coordinators_version``: as in ``DeleteOffsets``.
+    """
 
     broker_id: int
     broker_epoch: int
     group_id: str
+    coordinators_version: int = field(default=-1, metadata={"since": 12})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -467,13 +477,14 @@ class PutConsumer:
     """Create a REST consumer (``is_new``), or change its subscription or assignment.
 
     ``apply`` sets the ``created_index`` of a new consumer, and refuses a name that exists. For a change it compares
-    the index. Response: the created_index.
+    the index. ``coordinators_version``: as in ``DeleteOffsets``. Response: the created_index.
     """
 
     broker_id: int
     broker_epoch: int
     is_new: bool
     consumer: RestConsumer
+    coordinators_version: int = field(default=-1, metadata={"since": 12})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -559,6 +559,8 @@ class Image:
     controller_id: int | None = None
     controller_epoch: int = 0
     brokers: Map[int, Broker] = field(default_factory=Map)
+    coordinators_version: int = 0
+    """How often the set of brokers that may coordinate groups has changed; see ``groups.coordinators``."""
     topics: Map[str, Topic] = field(default_factory=Map)
     """By topic_id."""
     topic_ids: Map[str, str] = field(default_factory=Map)

@@ -64,6 +64,7 @@ class _Header:
     access_version: int = field(default=0, metadata={"since": 7})
     audit_count: int = field(default=0, metadata={"since": 8})
     scram_decoy_key: bytes = field(default=b"", metadata={"since": 12})
+    coordinators_version: int = field(default=0, metadata={"since": 12})
 
 
 _HEADER_NAMES = tuple(item.name for item in fields(_Header))

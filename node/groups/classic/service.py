@@ -161,6 +161,7 @@ class ClassicGroups:
         """
         group_rules.check_group_id(group_id)
         self._calls.check(group_id)
+        version = self._node.metadata.image.coordinators_version
         # A client that only commits may send an id: librdkafka makes one before it joins.
         is_member = generation >= 0 or self._has_members(group_id)
         if is_member:
@@ -180,11 +181,12 @@ class ClassicGroups:
                     member_id=member_id if is_member else None,
                     member_epoch=generation,
                     offsets=kept,
+                    coordinators_version=version,
                 )
             )
         forgotten = [(row.topic_id, row.partition) for row in taken.values() if row.offset < 0]
         if forgotten and group_id in self._node.metadata.image.groups:
-            await self._delete_offsets(group_id, forgotten)
+            await self._delete_offsets(group_id, forgotten, version)
         return refused
 
     def _has_members(self, group_id: str) -> bool:
@@ -257,6 +259,7 @@ class ClassicGroups:
             NoQuorumError, FateUnknownError: nothing was deleted; the offsets may be deleted.
         """
         self._calls.check(group_id)
+        version = self._node.metadata.image.coordinators_version
         image = await self._node.metadata.barrier(timeout_ms=BARRIER_MS)
         if group_id not in image.groups:
             raise GroupNotFoundError(f"there is no group {group_id!r}")
@@ -273,7 +276,7 @@ class ClassicGroups:
             else:
                 keys.append((known.topic_id, number))
         if keys:
-            await self._delete_offsets(group_id, keys)
+            await self._delete_offsets(group_id, keys, version)
         return refused
 
     def _subscribes(self, group_id: str, group: Group | None, topic: str) -> bool:
@@ -285,12 +288,15 @@ class ClassicGroups:
             return group is not None and group.member_count > 0
         return any(_may_read(protocols, topic) for protocols in known.protocols())
 
-    async def _delete_offsets(self, group_id: str, keys: Sequence[tuple[str, int]]) -> None:
+    async def _delete_offsets(
+        self, group_id: str, keys: Sequence[tuple[str, int]], version: int
+    ) -> None:
         command = DeleteOffsets(
             broker_id=self._node.metadata.node_id,
             broker_epoch=self._node.membership.broker_epoch,
             group_id=group_id,
             partitions=tuple(keys),
+            coordinators_version=version,
         )
         try:
             await self._node.metadata.propose(command, timeout_ms=PROPOSE_MS)

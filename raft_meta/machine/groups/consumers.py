@@ -48,7 +48,13 @@ def _put(image: Image, index: int, command: PutConsumer) -> Outcome:
         raise InvalidRequestError(
             "Nodes of an earlier release commit the last record that was read."
         )
-    coordinators.check_coordinator(image, wanted.group_id, command.broker_id, command.broker_epoch)
+    coordinators.check_coordinator(
+        image,
+        wanted.group_id,
+        command.broker_id,
+        command.broker_epoch,
+        command.coordinators_version,
+    )
     present = image.consumers.get((wanted.group_id, wanted.instance))
     if command.is_new:
         _check_new(image, present, wanted)

@@ -202,7 +202,13 @@ def _check_partitions(image: Image, command: AlterGroup) -> None:
 
 
 def _delete(image: Image, command: DeleteGroup) -> Outcome:
-    coordinators.check_coordinator(image, command.group_id, command.broker_id, command.broker_epoch)
+    coordinators.check_coordinator(
+        image,
+        command.group_id,
+        command.broker_id,
+        command.broker_epoch,
+        command.coordinators_version,
+    )
     group = image.groups.get(command.group_id)
     if group is None:
         raise GroupNotFoundError(f"There is no group {command.group_id}.")

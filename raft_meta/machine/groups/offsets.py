@@ -83,7 +83,7 @@ def apply(image: Image, index: int, now_ms: WallMs, command: OffsetCommand) -> O
     answers: list[str] = []
     for commit in command.commits:
         try:
-            coordinated.check(commit.group_id, command.broker_id)
+            coordinated.check(commit.group_id, command.broker_id, commit.coordinators_version)
             check_commit(image, commit)
             gathered.add((commit,))
         except REFUSALS as error:
@@ -272,7 +272,13 @@ def _expire(image: Image, command: ExpireOffsets) -> Outcome:
 
 
 def _delete(image: Image, command: DeleteOffsets) -> Outcome:
-    coordinators.check_coordinator(image, command.group_id, command.broker_id, command.broker_epoch)
+    coordinators.check_coordinator(
+        image,
+        command.group_id,
+        command.broker_id,
+        command.broker_epoch,
+        command.coordinators_version,
+    )
     if len(command.partitions) > group_rules.OFFSETS_PER_COMMIT_MAX:
         raise RequestTooLargeError(
             f"One request deletes at most {group_rules.OFFSETS_PER_COMMIT_MAX} offsets, not {len(command.partitions)}."

@@ -58,6 +58,9 @@ class GroupSource:
         epoch = (broker.broker_epoch if broker else 0) - self._sometimes(0.02)
         return {"broker_id": sender, "broker_epoch": epoch}
 
+    def _version(self, image: Image) -> int:
+        return image.coordinators_version - self._sometimes(0.03)
+
     # --- what a coordinator does ---
 
     def _alter(
@@ -191,6 +194,7 @@ class GroupSource:
                 )
                 for topic_id, partition in chosen
             ),
+            coordinators_version=self._version(image),
         )
 
     def _expire(self, image: Image, group_id: str) -> c.Command:
@@ -199,7 +203,9 @@ class GroupSource:
         return c.ExpireOffsets(groups=(expiry,), **self._by(image, group_id))
 
     def _delete(self, image: Image, group_id: str) -> c.Command:
-        return c.DeleteGroup(group_id=group_id, **self._by(image, group_id))
+        version = self._version(image)
+        by = self._by(image, group_id)
+        return c.DeleteGroup(group_id=group_id, coordinators_version=version, **by)
 
     # --- REST consumers ---
 
@@ -222,7 +228,12 @@ class GroupSource:
             **reads,  # type: ignore[arg-type]  # one of the three, each of its own type
         )
         is_new = (present is None) ^ self._sometimes(0.1)
-        return c.PutConsumer(is_new=is_new, consumer=wanted, **self._by(image, group_id))
+        return c.PutConsumer(
+            is_new=is_new,
+            consumer=wanted,
+            coordinators_version=self._version(image),
+            **self._by(image, group_id),
+        )
 
     def _drop(self, image: Image, group_id: str) -> c.Command:
         names = [

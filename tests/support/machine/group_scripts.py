@@ -102,7 +102,9 @@ class GroupLines:
                 expiry = c.GroupExpiry(group_id=words[0], before_ms=WallMs(int(words[1])))
                 return c.ExpireOffsets(groups=(expiry,), **by)
             case "delete-group":
-                return c.DeleteGroup(group_id=words[0], **by)
+                return c.DeleteGroup(
+                    group_id=words[0], coordinators_version=image.coordinators_version, **by
+                )
             case "consumer":
                 return self._consumer(image, words, named, by)
             case _:
@@ -157,6 +159,7 @@ class GroupLines:
             member_id=member_id or None,
             member_epoch=int(epoch),
             offsets=tuple(offsets),
+            coordinators_version=image.coordinators_version,
         )
 
     def _consumer(
@@ -175,7 +178,12 @@ class GroupLines:
             pattern=named.get("pattern"),
             assigned=partitions_of(image, named.get("assigned", "")),
         )
-        return c.PutConsumer(is_new="created" not in named, consumer=consumer, **by)
+        return c.PutConsumer(
+            is_new="created" not in named,
+            consumer=consumer,
+            coordinators_version=image.coordinators_version,
+            **by,
+        )
 
     def _drop(
         self, image: Image, words: tuple[str, ...], named: dict[str, str], by: dict[str, int]

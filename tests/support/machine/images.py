@@ -100,6 +100,10 @@ class GroupCluster(Cluster):
         assert broker_id is not None
         return {"broker_id": broker_id, "broker_epoch": self.image.brokers[broker_id].broker_epoch}
 
+    def now_by(self, group_id: str) -> dict[str, int]:
+        """Return the same, for a command that carries the version of the set of coordinators."""
+        return {**self.by(group_id), "coordinators_version": self.image.coordinators_version}
+
     def alter(
         self,
         group_id: str,
@@ -121,12 +125,13 @@ class GroupCluster(Cluster):
         return self.do(command)
 
     def commit(self, *commits: c.GroupCommit) -> Applied:
-        return self.do(c.CommitOffsets(commits=commits, **self.by(commits[0].group_id)))
+        version = self.image.coordinators_version
+        present = tuple(replace(commit, coordinators_version=version) for commit in commits)
+        return self.do(c.CommitOffsets(commits=present, **self.by(commits[0].group_id)))
 
     def put(self, consumer: RestConsumer, *, is_new: bool = True) -> Applied:
-        return self.do(
-            c.PutConsumer(is_new=is_new, consumer=consumer, **self.by(consumer.group_id))
-        )
+        by = self.now_by(consumer.group_id)
+        return self.do(c.PutConsumer(is_new=is_new, consumer=consumer, **by))
 
 
 class ClassicCluster(GroupCluster):

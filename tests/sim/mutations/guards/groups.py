@@ -4,6 +4,22 @@ from tests.sim.mutations.mutation import Mutation
 
 GROUPS: tuple[Mutation, ...] = (
     Mutation(
+        name="coordinated-since",
+        guard="a late command of a coordinator is refused if another node may have coordinated in between",
+        module="raft_meta.machine.groups.coordinators",
+        old="if version is not None and self._version is not None and version != self._version:",
+        new="if False:",
+        by="tests/unit/raft_meta/machine/test_coordinators.py",
+    ),
+    Mutation(
+        name="session-after-a-gap",
+        guard="a REST consumer's positions end with skipped images in which another node may have coordinated",
+        module="node.consumers.consumer_sessions",
+        old="if has_gap or not self._context.coordinates(key[0]):",
+        new="if not self._context.coordinates(key[0]):",
+        by="tests/unit/node/consumers/test_failures.py",
+    ),
+    Mutation(
         name="held-first",
         guard="a partition is given out once its holder has let go",
         module="node.groups.rebalance",

@@ -2,8 +2,10 @@
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
+from immutables import Map
 
 from http_api.ports.groups import Seek
 from milena.model.errors import (
@@ -298,6 +300,28 @@ class TestCompaction:
             assert len(found) < 40
             await client.commit()
             assert await client.committed() == {0: cluster.runner(1, "t").high_watermark}
+
+
+class TestSkippedImages:
+    @virtual
+    async def test_positions_end_if_another_node_may_have_coordinated_in_between(self) -> None:
+        async with cluster_of() as cluster:
+            await cluster.create("t", (1, 2, 3))
+            await cluster.any.write("t", "a", "b")
+            client = await (await Client(cluster).create()).subscribe("t")
+            assert await client.read() == ["a", "b"]
+            # A node that coordinates nothing here goes: the set of coordinators changes once, and no image is skipped.
+            gone = other_than(cluster, client.coordinator)
+            await cluster.kill(gone)
+            await cluster.until(lambda: cluster.image.brokers[gone].is_fenced)
+            node = client.at(client.coordinator)
+            assert await client.read(node.node_id, timeout_ms=100) == []
+            skipped = cluster.image.coordinators_version + 2
+            brokers = Map(cluster.image.brokers.items())
+            node.consumers.on_image(
+                replace(cluster.image, brokers=brokers, coordinators_version=skipped)
+            )
+            assert await client.read(node.node_id) == ["a", "b"]
 
 
 class TestWithoutAQuorum:

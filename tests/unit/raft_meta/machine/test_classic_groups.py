@@ -169,7 +169,7 @@ def test_offsets_survive_a_change_of_kind(cluster: ClassicCluster) -> None:
 def test_a_group_with_members_is_not_deleted_and_keeps_its_offsets(cluster: ClassicCluster) -> None:
     cluster.commit(commit_of("g", {0: 5}))
     cluster.finish("g", 1, group_of(one("a")))
-    delete = c.DeleteGroup(group_id="g", **cluster.by("g"))
+    delete = c.DeleteGroup(group_id="g", **cluster.now_by("g"))
     expiry = c.GroupExpiry(group_id="g", before_ms=WallMs(1 << 40))
     expire = c.ExpireOffsets(groups=(expiry,), **cluster.by("g"))
     assert isinstance(cluster.do(delete).error, GroupNotEmptyError)
@@ -186,7 +186,8 @@ def test_a_group_with_members_is_not_deleted_and_keeps_its_offsets(cluster: Clas
 def test_single_offsets_are_deleted(cluster: ClassicCluster) -> None:
     def delete(group_id: str, *numbers: int) -> c.DeleteOffsets:
         partitions = tuple((TOPIC_ID, number) for number in numbers)
-        return c.DeleteOffsets(group_id=group_id, partitions=partitions, **cluster.by(group_id))
+        by = cluster.now_by(group_id)
+        return c.DeleteOffsets(group_id=group_id, partitions=partitions, **by)
 
     assert isinstance(cluster.do(delete("g", 0)).error, GroupNotFoundError)
     cluster.commit(commit_of("g", {0: 5, 1: 6}))

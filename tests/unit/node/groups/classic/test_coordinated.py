@@ -4,6 +4,7 @@ import asyncio
 from dataclasses import replace
 
 import pytest
+from immutables import Map
 
 from milena.model.errors import (
     GenerationError,
@@ -211,6 +212,25 @@ async def test_a_rebalance_under_way_starts_again_at_the_next_coordinator() -> N
         await joining
     for member in (one, two):
         await member.beat()
+    await cluster.close()
+
+
+@virtual
+async def test_a_group_ends_in_memory_if_another_node_may_have_coordinated_it_in_between() -> None:
+    cluster = await classic()
+    one, _ = await pair(cluster)
+    joining = asyncio.create_task(ClassicMember(cluster, "three").join())
+    await after(50)
+    # Images were skipped: since the last one, the set of coordinators has changed twice.
+    image = replace(
+        cluster.image,
+        brokers=Map(cluster.image.brokers.items()),
+        coordinators_version=cluster.image.coordinators_version + 2,
+    )
+    coordinator(cluster).groups.on_image(image)
+    with pytest.raises(NotCoordinatorError):
+        await joining
+    await one.beat()
     await cluster.close()
 
 
