@@ -220,7 +220,10 @@ class LeaderFetcher:
         self._send(header)
 
     def _find_stored(self) -> list[Followed]:
-        """Return the partitions with a position to send. For the other changed ones, request a call when stored."""
+        """Return the changed partitions whose records are synced, so that their positions may be sent.
+
+        Begin to wait for the syncs of the others.
+        """
         stored = []
         for followed in self._followed.changed.values():
             if followed.is_resting:
