@@ -28,8 +28,8 @@ class ClusterWatch:
             "partitions",
         )
         self._shown.have_changed(metadata.image)
-        self._waiters: dict[asyncio.Future[None], None] = {}
-        """The waiters in order of arrival, so that a simulated run repeats."""
+        self._changed = asyncio.Event()
+        """Wakes the tasks that wait, in order of arrival. It is set only for a moment."""
         metadata.listen(self.on_image)
 
     def on_image(self, image: Image) -> None:
@@ -37,24 +37,14 @@ class ClusterWatch:
         if not self._shown.have_changed(image):
             return
         self.version = image.index
-        waiters, self._waiters = self._waiters, {}
-        for waiter in waiters:
-            if not waiter.done():
-                waiter.set_result(None)
+        self._changed.set()
+        self._changed.clear()
 
     async def wait_for(self, version: int, *, timeout_ms: int) -> None:
         """Wait until the version is above ``version``, or until the timeout has passed."""
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 while self.version <= version:
-                    await self._changed()
+                    await self._changed.wait()
         except TimeoutError:
             return
-
-    async def _changed(self) -> None:
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiters[waiter] = None
-        try:
-            await waiter
-        finally:
-            self._waiters.pop(waiter, None)

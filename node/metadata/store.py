@@ -113,8 +113,8 @@ class MetadataStore:
         self._sequences = itertools.count(1)
         self._slots = asyncio.Semaphore(UNDER_WAY_MAX)
         self._listeners: list[ImageListener] = []
-        self._waiters: dict[asyncio.Future[None], None] = {}
-        """The waiters in order of arrival, so that a simulated run repeats."""
+        self._changed = asyncio.Event()
+        """Wakes the tasks that wait for the next image, in order of arrival. It is set only for a moment."""
         self._seen = machine.image
         self._told = machine.image
         self._is_scheduled = False
@@ -161,22 +161,16 @@ class MetadataStore:
             if self._on_failure is not None:
                 self._on_failure(error)
             raise
-        waiters, self._waiters = self._waiters, {}
-        for waiter in waiters:
-            if not waiter.done():
-                waiter.set_result(None)
+        self._changed.set()
+        self._changed.clear()
 
     async def changed(self, timeout_ms: float) -> bool:
         """Wait for the next image; return False if the timeout passes first."""
-        waiter: asyncio.Future[None] = self._loop.create_future()
-        self._waiters[waiter] = None
         try:
             async with asyncio.timeout(timeout_ms / 1000):
-                await waiter
+                await self._changed.wait()
         except TimeoutError:
             return False
-        finally:
-            self._waiters.pop(waiter, None)
         return True
 
     async def wait_until(self, condition: Callable[[Image], bool], *, timeout_ms: float) -> bool:

@@ -8,6 +8,7 @@ change on the data loop.
 import asyncio
 import logging
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from operator import attrgetter
 
@@ -87,7 +88,8 @@ class LocalReplicas:
         """The parts of an image that decide which replicas exist. ``brokers`` has this broker's registration."""
         self._work = asyncio.Event()
         self._idle = asyncio.Event()
-        self._role_waiters: dict[asyncio.Future[None], None] = {}
+        self._roles_changed = asyncio.Event()
+        """Wakes the tasks that wait for a role, in order of arrival. It is set only for a moment."""
         self._ticks = 0
         self._altered: dict[PartitionRunner, None] = {}
         """Replicas whose topic's settings changed. Retention is applied to them in the next tick."""
@@ -115,18 +117,9 @@ class LocalReplicas:
             left = deadline - self._clock.now_ms()
             if left <= 0:
                 return runner
-            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._role_waiters[waiter] = None
-            try:
-                await asyncio.wait([waiter], timeout=left / 1000)
-            finally:
-                self._role_waiters.pop(waiter, None)
-
-    def _wake_role_waiters(self) -> None:
-        waiters, self._role_waiters = self._role_waiters, {}
-        for waiter in waiters:
-            if not waiter.done():
-                waiter.set_result(None)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(left / 1000):
+                    await self._roles_changed.wait()
 
     # -- start-up --------------------------------------------------------------------------------
 
@@ -229,7 +222,8 @@ class LocalReplicas:
             if is_same_fleet and runner.state is state and key[0] not in altered:
                 continue
             self._give_role(runner, image, image.topics[key[0]])
-        self._wake_role_waiters()
+        self._roles_changed.set()
+        self._roles_changed.clear()
 
     def _give_role(self, runner: PartitionRunner, image: Image, topic: Topic) -> None:
         state = image.partitions[runner.topic_id, runner.partition]

@@ -196,7 +196,7 @@ class TestImages:
         await stored.metadata.propose(ClaimController(broker_id=1), timeout_ms=100)
         assert await waiting
         assert not await stored.metadata.wait_until(lambda _: False, timeout_ms=300)
-        assert not stored.metadata._waiters
+        assert not stored.metadata._changed._waiters
 
     @virtual
     async def test_a_barrier_shows_what_was_committed_before_it(self) -> None:

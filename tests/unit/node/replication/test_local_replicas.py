@@ -227,7 +227,7 @@ class TestMaking:
         assert runner.leader is not None
         assert await host.replicas.leading(ONE, 0, 99, timeout_ms=300) is runner
         assert await host.replicas.leading(TWO, 0, 0, timeout_ms=300) is None
-        assert not host.replicas._role_waiters
+        assert not host.replicas._roles_changed._waiters
         await host.stop()
         host.control.stop()
 
