@@ -1,7 +1,7 @@
 """Ends waits for a leader's response when the partition gets another leader.
 
-A node that stalls or is cut off closes no connection. So a fetch that waits there for records would wait until its
-timeout. Meanwhile its client would get no records, although another node already leads the partition.
+A node that stalls or is cut off closes no connection. So a request that waits there would wait until its timeout.
+Meanwhile its client would get no response, although another node already leads the partition.
 """
 
 import asyncio
@@ -9,33 +9,44 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from milena.model.errors import NotLeaderError
+from node.metadata.store import MetadataStore
 from raft_meta.machine.image import Image, PartitionKey
 
 
-class Leaderships:
-    """The waits for responses of leaders. Owned by the data loop; gets every new image."""
+class LeaderReplacedError(NotLeaderError):
+    """The partition has another leader, or none. What the former leader did with the request is unknown."""
 
-    def __init__(self) -> None:
-        self._waits: dict[PartitionKey, dict[asyncio.Timeout, tuple[int, int]]] = {}
-        """Partition → its waits, each with the (leader, leader_epoch) for which it was started."""
-        self._seen: Image | None = None
+
+class Leaderships:
+    """The waits for responses of leaders. Owned by the data loop."""
+
+    def __init__(self, metadata: MetadataStore) -> None:
+        self._metadata = metadata
+        self._waits: dict[PartitionKey, dict[asyncio.Timeout, tuple[int, int, int]]] = {}
+        """Partition → its waits, each with the leader, its epoch, and how long (ms) it lasts after a change."""
+        self._partitions = metadata.image.partitions
+        metadata.listen(self._on_image)
 
     @asynccontextmanager
     async def held(
-        self, key: PartitionKey, leader_id: int, leader_epoch: int
+        self, key: PartitionKey, leader_id: int, leader_epoch: int, *, grace_ms: int = 0
     ) -> AsyncIterator[None]:
-        """Run a block, and cancel its awaits if the partition gets another leader or loses its leader.
+        """Run a block, and cancel its awaits ``grace_ms`` after the partition got another leader or lost its leader.
 
         Raises:
-            NotLeaderError: the leader has changed during the block.
+            LeaderReplacedError: the leader has changed, and the block did not end in time.
         """
         end: asyncio.Timeout | None = None
         try:
             async with asyncio.timeout(None) as end:
-                self._waits.setdefault(key, {})[end] = (leader_id, leader_epoch)
+                self._waits.setdefault(key, {})[end] = (leader_id, leader_epoch, grace_ms)
+                # The leadership may have ended before the wait began, and then no further image would say so.
+                self._look(key)
                 yield
         except TimeoutError:
-            raise NotLeaderError(f"node {leader_id} does not lead the partition any more") from None
+            raise LeaderReplacedError(
+                f"node {leader_id} does not lead the partition any more"
+            ) from None
         finally:
             waits = self._waits.get(key)
             if waits is not None and end is not None:
@@ -43,16 +54,22 @@ class Leaderships:
                 if not waits:
                     del self._waits[key]
 
-    def on_image(self, image: Image) -> None:
-        """End the waits for brokers that do not lead any more."""
-        before, self._seen = self._seen, image
-        # Most commands, such as commits of groups, change no partition.
-        if before is not None and before.partitions is image.partitions:
+    def _look(self, key: PartitionKey) -> None:
+        """End the waits for brokers that do not lead the partition any more."""
+        state = self._metadata.image.partitions.get(key)
+        for end, (leader_id, leader_epoch, grace_ms) in self._waits[key].items():
+            is_same = (
+                state is not None
+                and state.leader == leader_id
+                and state.leader_epoch == leader_epoch
+            )
+            if not is_same and end.when() is None:
+                end.reschedule(asyncio.get_running_loop().time() + grace_ms / 1000)
+
+    def _on_image(self, image: Image) -> None:
+        # The map is persistent. Most commands, such as commits of groups, change no partition.
+        if image.partitions is self._partitions:
             return
-        now = asyncio.get_running_loop().time()
-        for key, waits in self._waits.items():
-            state = image.partitions.get(key)
-            current = None if state is None else (state.leader, state.leader_epoch)
-            for end, held in waits.items():
-                if held != current and end.when() is None:
-                    end.reschedule(now)
+        self._partitions = image.partitions
+        for key in self._waits:
+            self._look(key)

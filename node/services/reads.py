@@ -123,11 +123,10 @@ class ReadService:
         self._topic_to_read = topic_to_read
         self._ends = LogEnds(node.metadata)
         self._leader_ends = LeaderEnds(self._ask_leader_end)
-        self._leaderships = Leaderships()
+        self._leaderships = Leaderships(node.metadata)
         self._disk = asyncio.Semaphore(COLD_READS_MAX)
         self._telling: set[tuple[int, str, int]] = set()
         """Broker and partition that are being told of damage; each is told once at a time."""
-        node.metadata.listen(self._leaderships.on_image)
 
     @property
     def _node_id(self) -> int:

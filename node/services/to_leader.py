@@ -10,10 +10,9 @@ A leader may refuse a conditional batch because its log ends elsewhere. The refu
 confirmed that no other broker leads by now (``log_ends``). The log of a former leader may end before the current one.
 """
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
@@ -37,6 +36,7 @@ from milena.model.requests import Acks, BatchReceipt
 from milena.model.types import TimestampType
 from node.config.budgets import WRITE_ANSWER_MARGIN_MS, WRITE_LEADER_WAIT_MS
 from node.context import NodeContext
+from node.metadata.leaderships import LeaderReplacedError, Leaderships
 from node.peers.codec import Fields
 from node.peers.messages import ask_with_body, pack, unpack
 from node.peers.port import PeerUnreachableError
@@ -56,6 +56,9 @@ from node.services.messages import (
 from node.services.producers import ProducerService
 from node.services.record_batches import Appended
 from raft_meta.machine.image import Image, PartitionKey, Topic
+
+if TYPE_CHECKING:
+    import asyncio
 
 V2_LEVEL = 12
 """The feature level from which on logs may hold Kafka's batches of version 2. Nodes of earlier releases cannot read or
@@ -101,14 +104,6 @@ class Write:
         return f"{self.topic_name}-{self.partition}"
 
 
-@dataclass(slots=True, eq=False)
-class LeaderWatch:
-    """A forwarded write that is notified when its leader epoch is over."""
-
-    leader_epoch: int
-    moved: "asyncio.Future[None]"
-
-
 class ToLeader:
     """Brings batches to their leaders, and takes the batches that other nodes bring. Belongs to the data loop."""
 
@@ -122,9 +117,7 @@ class ToLeader:
         self._producers = producers
         self._ends = LogEnds(node.metadata)
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._watches: dict[PartitionKey, list[LeaderWatch]] = {}
-        self._partitions = node.metadata.image.partitions
-        node.metadata.listen(self._on_image)
+        self._leaderships = Leaderships(node.metadata)
 
     @property
     def _node_id(self) -> int:
@@ -438,24 +431,18 @@ class ToLeader:
             acks=write.acks.value,
             timeout_ms=int(self._left_ms(write)),
         )
-        # A leader that was replaced may never answer, so the call and the end of its epoch race.
-        call = asyncio.ensure_future(self._ask(leader_id, write, request))
-        watch = self._watch_leader(write.key, leader_epoch)
+        # A leader that was replaced may never answer. But in a planned change the former leader still sees the write
+        # committed, so its response may follow.
         try:
-            either: list[asyncio.Future[Any]] = [call, watch.moved]
-            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-            # In a planned change the former leader still sees the write committed, so its response may follow.
-            if not call.done():
-                await asyncio.wait([call], timeout=HANDOVER_MS / 1000)
-            if not call.done():
-                raise FateUnknownError(
-                    f"{write.name}: leader {leader_id} was replaced before it answered; "
-                    "the records may or may not have been written"
-                )
-            answer = call.result()
-        finally:
-            call.cancel()
-            self._unwatch_leader(write.key, watch)
+            async with self._leaderships.held(
+                write.key, leader_id, leader_epoch, grace_ms=HANDOVER_MS
+            ):
+                answer = await self._ask(leader_id, write, request)
+        except LeaderReplacedError as error:
+            raise FateUnknownError(
+                f"{write.name}: leader {leader_id} was replaced before it answered; "
+                "the records may or may not have been written"
+            ) from error
         is_known = answer.base_offset >= 0
         return BatchReceipt(
             partition=write.partition,
@@ -505,50 +492,13 @@ class ToLeader:
             PeerUnreachableError: the leader does not answer; nothing was sent.
             NotLeaderError: another broker leads by now; nothing was sent.
         """
-        dial = asyncio.ensure_future(
-            self._peer.connect(leader_id, timeout_ms=min(self._left_ms(write), REACH_MS))
-        )
-        watch = self._watch_leader(write.key, leader_epoch)
         try:
-            either: list[asyncio.Future[Any]] = [dial, watch.moved]
-            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-            if not dial.done():
-                raise NotLeaderError(
-                    f"node {leader_id} does not lead any more; nothing was written"
-                )
-            dial.result()
-        finally:
-            dial.cancel()
-            self._unwatch_leader(write.key, watch)
-
-    def _watch_leader(self, key: PartitionKey, leader_epoch: int) -> LeaderWatch:
-        watch = LeaderWatch(leader_epoch, asyncio.get_running_loop().create_future())
-        self._watches.setdefault(key, []).append(watch)
-        # The epoch may have ended before the watch existed, and then no further change of the image would say so.
-        self._look(key, [watch])
-        return watch
-
-    def _unwatch_leader(self, key: PartitionKey, watch: LeaderWatch) -> None:
-        watch.moved.cancel()
-        watches = self._watches[key]
-        watches.remove(watch)
-        if not watches:
-            del self._watches[key]
-
-    def _on_image(self, image: Image) -> None:
-        # The map is persistent: if it is the same object, no partition has changed.
-        if image.partitions is self._partitions:
-            return
-        self._partitions = image.partitions
-        for key, watches in self._watches.items():
-            self._look(key, watches)
-
-    def _look(self, key: PartitionKey, watches: Sequence[LeaderWatch]) -> None:
-        state = self._metadata.image.partitions.get(key)
-        for watch in watches:
-            is_same = state is not None and state.leader_epoch == watch.leader_epoch
-            if not is_same and not watch.moved.done():
-                watch.moved.set_result(None)
+            async with self._leaderships.held(write.key, leader_id, leader_epoch):
+                await self._peer.connect(leader_id, timeout_ms=min(self._left_ms(write), REACH_MS))
+        except LeaderReplacedError as error:
+            raise NotLeaderError(
+                f"node {leader_id} does not lead any more; nothing was written"
+            ) from error
 
     async def on_produce(
         self, peer_id: int, fields: Fields, body: Buffer
