@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from msgspec.structs import astuple
 
@@ -85,17 +85,6 @@ class KeyOutcome:
         return None if self.extents is None else own_extents(self.extents, self.places)
 
 
-class LedExtent(NamedTuple):
-    """The end of a transaction's last batch in a partition, and its number of records there; -1 and 0: none.
-
-    ``leader_epoch``: the leader epoch of this response; -1 if the quorum has confirmed the leader.
-    """
-
-    end_offset: int
-    records: int
-    leader_epoch: int
-
-
 class TransactionLookup:
     """Asks leaders; as a leader, answers such questions of other nodes. Owned by the data loop."""
 
@@ -108,7 +97,7 @@ class TransactionLookup:
 
     async def extent(
         self, extent: TransactionExtent, identity: Identity, *, is_bound: bool
-    ) -> LedExtent:
+    ) -> OpenTransactionAnswer:
         """Return how far a transaction has come in a partition.
 
         ``is_bound``: the caller will have the quorum check that the leader epoch of the response is still the present
@@ -133,8 +122,7 @@ class TransactionLookup:
                 self._node.peers, leader_id, OPEN_TRANSACTION, request, timeout_ms=ANSWER_MS
             )
 
-        answer = await self._of_leader((extent.topic_id, extent.partition), ask_leader)
-        return LedExtent(answer.end_offset, answer.records, answer.leader_epoch)
+        return await self._of_leader((extent.topic_id, extent.partition), ask_leader)
 
     async def keyed(self, topic: Topic, partition: int, key_hash: bytes) -> KeyOutcome | None:
         """Return the transaction that used a key whose home is this partition; None if no transaction used it.

@@ -653,26 +653,25 @@ class TransactionService:
         is_bound: bool,
     ) -> int:
         named = (written.end_offset, written.records)
-        end_offset, records, leader_epoch = await self._lookup.extent(
-            extent, identity, is_bound=is_bound
-        )
-        if is_bound and (end_offset, records) != named:
+        first = found = await self._lookup.extent(extent, identity, is_bound=is_bound)
+        if is_bound and (found.end_offset, found.records) != named:
             # A former leader that does not know its successor may hold fewer records. So before refusing, ask a leader
             # that the quorum confirms.
-            end_offset, records, _ = await self._lookup.extent(extent, identity, is_bound=False)
+            found = await self._lookup.extent(extent, identity, is_bound=False)
             # The confirmed leader agrees with the commit, so the first response came from a former leader. Ask all
             # leaders for their epochs again.
-            if (end_offset, records) == named:
+            if (found.end_offset, found.records) == named:
                 raise StaleLeaderEpochError(
                     f"{written.topic}-{written.partition} has another leader; nothing was decided, try again"
                 )
-        if (end_offset, records) != named:
+        if (found.end_offset, found.records) != named:
             raise TransactionChangedError(
-                f"{written.topic}-{written.partition} has {records} records of transaction {identity[0]}:{identity[1]} "
-                f"up to offset {end_offset}, and the commit names {written.records} up to {written.end_offset}: a "
-                "write whose answer was lost is in, or one is named that is not. Abort it, and begin again"
+                f"{written.topic}-{written.partition} has {found.records} records of transaction "
+                f"{identity[0]}:{identity[1]} up to offset {found.end_offset}, and the commit names "
+                f"{written.records} up to {written.end_offset}: a write whose answer was lost is in, or one is named "
+                "that is not. Abort it, and begin again"
             )
-        return leader_epoch
+        return first.leader_epoch
 
     # -- the end ---------------------------------------------------------------------------------
 

@@ -32,8 +32,8 @@ from milena.model.requests import (
     ProducerTransaction,
 )
 from node.services.log_ends import LogEnds
+from node.services.messages import OpenTransactionAnswer
 from node.services.transactions import service as transaction_service
-from node.services.transactions.lookup import LedExtent
 from raft_meta.machine import producers
 from raft_meta.machine import transactions as machine_transactions
 from raft_meta.machine.commands import ForgetProducers, TransactionEnd
@@ -235,10 +235,10 @@ class TestSessions:
 
             async def deposed_first(
                 extent: TransactionExtent, identity: Identity, *, is_bound: bool
-            ) -> LedExtent:
+            ) -> OpenTransactionAnswer:
                 asked.append(is_bound)
                 if len(asked) == 1:
-                    return LedExtent(end_offset=-1, records=0, leader_epoch=0)
+                    return OpenTransactionAnswer(end_offset=-1, records=0, leader_epoch=0)
                 return await ask(extent, identity, is_bound=is_bound)
 
             monkeypatch.setattr(node.transaction_lookup, "extent", deposed_first)

@@ -18,8 +18,8 @@ from milena.model.errors import (
 from milena.model.requests import Acks
 from node.kafka.batches import in_transaction, stored
 from node.metadata.topic_settings import topic_settings
+from node.services.messages import OpenTransactionAnswer
 from node.services.transactions import transactional_ids
-from node.services.transactions.lookup import LedExtent
 from node.services.transactions.transactional_ids import KafkaProducer, TransactionalIds
 from raft_meta.machine import commands as c
 from raft_meta.machine.image import PartitionKey, TransactionExtent
@@ -223,10 +223,10 @@ async def test_a_former_leader_without_the_records_does_not_hide_them() -> None:
 
         async def extent(
             extent: TransactionExtent, identity: Identity, *, is_bound: bool
-        ) -> LedExtent:
+        ) -> OpenTransactionAnswer:
             asked.append(is_bound)
             if len(asked) == 1:
-                return LedExtent(-1, 0, 0)
+                return OpenTransactionAnswer(end_offset=-1, records=0, leader_epoch=0)
             return await ask(extent, identity, is_bound=is_bound)
 
         service._lookup.extent = extent  # type: ignore[method-assign]
