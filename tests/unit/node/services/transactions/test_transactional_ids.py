@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -28,6 +29,9 @@ from tests.support.clusters.nodes import Cluster, cluster_of
 from tests.support.clusters.transacting import read
 from tests.support.disk.kafka_batches import KafkaRecord, encoded, numbered
 from tests.support.time.virtual_time import virtual
+
+if TYPE_CHECKING:
+    from node.services.transactions.lookup import TransactionLookup
 
 NAME = "tx"
 
@@ -181,8 +185,8 @@ async def test_what_is_enlisted_while_the_commit_is_made_is_not_missed() -> None
     async with writers() as (cluster, tx):
         await tx.enlist("t")
         await tx.write("a")
-        service = tx.at(1)
-        ask = service._lookup.extent
+        lookup: TransactionLookup = tx.at(1)._lookup
+        ask = lookup.extent
 
         async def extent(*args: object, **options: object) -> object:
             found = await ask(*args, **options)  # type: ignore[arg-type]
@@ -191,7 +195,7 @@ async def test_what_is_enlisted_while_the_commit_is_made_is_not_missed() -> None
                 await tx.write("b", topic="u")
             return found
 
-        service._lookup.extent = extent  # type: ignore[method-assign,assignment]
+        lookup.extent = extent  # type: ignore[method-assign,assignment]
         assert await tx.end() == tx.client
         await settled(cluster)
         assert await read(cluster, 1, "u") == ["b"]
@@ -217,8 +221,8 @@ async def test_a_former_leader_without_the_records_does_not_hide_them() -> None:
     async with writers() as (cluster, tx):
         await tx.enlist("t")
         await tx.write("a")
-        service = tx.at(1)
-        ask = service._lookup.extent
+        lookup: TransactionLookup = tx.at(1)._lookup
+        ask = lookup.extent
         asked: list[bool] = []
 
         async def extent(
@@ -229,7 +233,7 @@ async def test_a_former_leader_without_the_records_does_not_hide_them() -> None:
                 return OpenTransactionAnswer(end_offset=-1, records=0, leader_epoch=0)
             return await ask(extent, identity, is_bound=is_bound)
 
-        service._lookup.extent = extent  # type: ignore[method-assign]
+        lookup.extent = extent  # type: ignore[method-assign]
         assert await tx.end() == tx.client
         assert asked == [True, False, True]
         await settled(cluster)
