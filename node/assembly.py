@@ -49,7 +49,8 @@ from node.peers.port import Handler, Peers
 from node.process.cluster_clock import ClusterClock
 from node.process.keep_going import keep_going
 from node.replica.compactor import Compactor, CompactorSettings
-from node.replica.runner import PartitionRunner, RunnerContext
+from node.replica.runner import PartitionRunner
+from node.replica.runner_context import RunnerContext
 from node.replica.scrubber import CopyGiver, Scrubber, ScrubSettings
 from node.replication.catch_up import CatchUpThrottle
 from node.replication.fetch_server import FetchServer

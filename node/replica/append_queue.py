@@ -16,6 +16,7 @@ writer of the batch.
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from milena.model.batch.header import BatchHeader, IdempotencyExtension
@@ -31,10 +32,10 @@ from milena.model.errors import (
 )
 from milena.model.pending import Pending
 from milena.model.requests import Acks, BatchReceipt
-from node.metrics.counts import NodeCounts, PartitionCounts
-from node.process.cluster_clock import NodeClock
+from node.metrics.counts import PartitionCounts
 from node.replica.acknowledgements import Acknowledgements
 from node.replica.log_changes import is_fatal
+from node.replica.runner_context import RunnerContext
 from storage.log.partition_log import PartitionLog
 from storage.state.idempotency import IdempotencyEntry
 from storage.state.producer_state import Duplicate
@@ -75,6 +76,7 @@ class _Append:
             self.writer.set_exception(error)
 
 
+@dataclass(slots=True, eq=False, kw_only=True)
 class AppendQueue:
     """The batches that wait for the end of this turn of the loop; checks them and writes them. Owned by the data loop.
 
@@ -84,37 +86,18 @@ class AppendQueue:
     - ``reached``: returns the offset below which batches with these acks are answered
     """
 
-    def __init__(
-        self,
-        log: PartitionLog,
-        acknowledgements: Acknowledgements,
-        *,
-        topic: str,
-        partition: int,
-        clock: NodeClock,
-        leader_epoch: Callable[[Acks], int],
-        reached: Callable[[Acks], int],
-        on_appended: OnAppended,
-        on_disk_full: Callable[[], None],
-        on_transaction: Callable[[], None],
-        on_fatal: Callable[[BaseException], None],
-        node_counts: NodeCounts,
-        counts: PartitionCounts,
-    ) -> None:
-        self._log = log
-        self._acknowledgements = acknowledgements
-        self._topic = topic
-        self._partition = partition
-        self._clock = clock
-        self._leader_epoch = leader_epoch
-        self._reached = reached
-        self._tell_appended = on_appended
-        self._on_disk_full = on_disk_full
-        self._on_transaction = on_transaction
-        self._on_fatal = on_fatal
-        self._node_counts = node_counts
-        self._counts = counts
-        self._waiting: list[_Append] = []
+    log: PartitionLog
+    acknowledgements: Acknowledgements
+    context: RunnerContext
+    topic: str
+    partition: int
+    leader_epoch: Callable[[Acks], int]
+    reached: Callable[[Acks], int]
+    on_appended: OnAppended
+    on_disk_full: Callable[[], None]
+    on_transaction: Callable[[], None]
+    counts: PartitionCounts
+    _waiting: list[_Append] = field(default_factory=list, init=False)
 
     def submit(
         self,
@@ -175,7 +158,7 @@ class AppendQueue:
             if receipt is None:
                 return self._is_expected(append)
         except Exception as error:  # noqa: BLE001 - nothing is written yet: an unexpected error is this request's alone
-            self._node_counts.produce_refused += 1
+            self.context.counts.produce_refused += 1
             append.refuse(error)
             return False
         self._answer(append, receipt)
@@ -190,7 +173,7 @@ class AppendQueue:
             NotLeaderError, NotEnoughReplicasError: the batch must be refused, even if it is a duplicate.
         """
         try:
-            self._leader_epoch(append.acks)
+            self.leader_epoch(append.acks)
         except NotEnoughReplicasError as error:
             if not _identities(append.header):
                 raise
@@ -199,56 +182,56 @@ class AppendQueue:
 
     def _is_expected(self, append: _Append) -> bool:
         """Return whether the log ends at the batch's ``expected_end``, if it has one. If not, refuse the batch."""
-        end, expected = self._log.log_end_offset, append.expected_end
+        end, expected = self.log.log_end_offset, append.expected_end
         if expected is None or expected == end:
             return True
-        self._node_counts.produce_refused += 1
-        self._acknowledgements.refuse(
+        self.context.counts.produce_refused += 1
+        self.acknowledgements.refuse(
             append.writer,
             end,
             expected,
-            reached=self._reached(Acks.ALL),
+            reached=self.reached(Acks.ALL),
             timeout_ms=append.timeout_ms,
         )
         return False
 
     def _find_duplicate(self, header: BatchHeader, coming: int) -> BatchReceipt | None:
-        now_ms = self._clock.expiry_ms()
+        now_ms = self.context.clock.expiry_ms()
         if header.is_transactional:
             identity = (header.producer_id, header.producer_epoch)
             if header.marker is not None:
-                if identity not in self._log.writers.transactions.open:
+                if identity not in self.log.writers.transactions.open:
                     raise TransactionNotFoundError(
                         "the transaction has its marker; nothing was written"
                     )
                 return None
-            self._log.writers.transactions.check_room(identity)
-            self._on_transaction()
+            self.log.writers.transactions.check_room(identity)
+            self.on_transaction()
         if header.request_keys:
             found = self._find_keyed(header, now_ms, coming)
             if found is not None or not header.is_transactional:
                 return found
         if header.producer_id < 0:
             return None
-        verdict = self._log.producer_check(header, now_ms)
+        verdict = self.log.producer_check(header, now_ms)
         if isinstance(verdict, Duplicate):
             return self._duplicate(verdict.base_offset, verdict.last_offset)
         return None
 
     def _find_keyed(self, header: BatchHeader, now_ms: int, coming: int) -> BatchReceipt | None:
         for key in header.request_keys:
-            entry = self._log.idempotency_lookup(key.key_hash, now_ms)
+            entry = self.log.idempotency_lookup(key.key_hash, now_ms)
             if entry is not None:
                 return self._repeat_of(header, key, entry)
         coming += len(header.request_keys) - 1
-        self._log.writers.idempotency.check_room(now_ms, coming=coming)
+        self.log.writers.idempotency.check_room(now_ms, coming=coming)
         return None
 
     def _repeat_of(
         self, header: BatchHeader, key: IdempotencyExtension, entry: IdempotencyEntry
     ) -> BatchReceipt:
         if entry.partition_count != key.partition_count:
-            raise key_of_before(self._topic, entry.partition_count, key.partition_count)
+            raise key_of_before(self.topic, entry.partition_count, key.partition_count)
         if entry.body_hash != key.body_hash:
             raise IdempotencyKeyReusedError(
                 "this idempotency key was used with another body; use a new key for new records"
@@ -272,7 +255,7 @@ class AppendQueue:
 
     def _duplicate(self, base_offset: int, last_offset: int) -> BatchReceipt:
         return BatchReceipt(
-            partition=self._partition,
+            partition=self.partition,
             base_offset=base_offset,
             last_offset=last_offset,
             is_duplicate=True,
@@ -285,21 +268,21 @@ class AppendQueue:
             self._append(group)
         except Exception as error:
             if is_fatal(error):
-                self._on_fatal(error)
+                self.context.on_fatal(error)
             raise
 
     def _append(self, group: Sequence[_Append]) -> None:
         try:
-            now_ms = self._clock.wall_ms()
-            offsets = self._log.append_as_leader(
+            now_ms = self.context.clock.wall_ms()
+            offsets = self.log.append_as_leader(
                 [append.batch for append in group],
-                leader_epoch=self._leader_epoch(Acks.NONE),
+                leader_epoch=self.leader_epoch(Acks.NONE),
                 now_ms=now_ms,
                 headers=[append.header for append in group],
             )
         except DiskFullError as error:
-            logger.warning("disk full partition=%s-%d: write refused", self._topic, self._partition)
-            self._on_disk_full()
+            logger.warning("disk full partition=%s-%d: write refused", self.topic, self.partition)
+            self.on_disk_full()
             for append in group:
                 append.refuse(DiskFullError(error.message))
             return
@@ -309,9 +292,9 @@ class AppendQueue:
             self._refuse(group, error)
             return
         for append in group:
-            self._counts.records_in += append.header.record_count
-            self._counts.bytes_in += len(append.batch)
-        self._tell_appended(is_own_sync_awaited=any(a.acks is Acks.LEADER for a in group))
+            self.counts.records_in += append.header.record_count
+            self.counts.bytes_in += len(append.batch)
+        self.on_appended(is_own_sync_awaited=any(a.acks is Acks.LEADER for a in group))
         for append, base_offset in zip(group, offsets, strict=True):
             assert append.expected_end in (None, base_offset), (append.expected_end, base_offset)
             self._answer(append, self._receipt(append, base_offset, now_ms))
@@ -326,10 +309,10 @@ class AppendQueue:
 
     def _receipt(self, append: _Append, base_offset: int, now_ms: int) -> BatchReceipt:
         if append.acks is Acks.NONE:
-            return BatchReceipt(partition=self._partition, base_offset=None, last_offset=None)
+            return BatchReceipt(partition=self.partition, base_offset=None, last_offset=None)
         last_offset = base_offset + append.header.last_offset_delta
         return BatchReceipt(
-            partition=self._partition,
+            partition=self.partition,
             base_offset=base_offset,
             last_offset=last_offset,
             append_time_ms=now_ms,
@@ -341,11 +324,11 @@ class AppendQueue:
         if append.acks is Acks.NONE:
             append.writer.set_result(receipt)
             return
-        self._acknowledgements.answer(
+        self.acknowledgements.answer(
             append.writer,
             receipt,
             append.acks,
-            reached=self._reached(append.acks),
+            reached=self.reached(append.acks),
             timeout_ms=append.timeout_ms,
         )
 

@@ -7,15 +7,18 @@ data loop. The partition's runner calls ``look`` when a replica's log start or t
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from milena.model.errors import FateUnknownError, FeatureLevelError, OffsetOutOfRangeError
 from node.replica.leader import PartitionLeader
 from node.replica.log_changes import changes_replica
+from node.replica.runner_context import RunnerContext
 from storage.log.partition_log import PartitionLog
 
 logger = logging.getLogger(__name__)
 
 
+@dataclass(slots=True, eq=False, kw_only=True)
 class Deletions:
     """The deletions in progress in one partition.
 
@@ -23,23 +26,13 @@ class Deletions:
         All waiters wait under the present leadership. Waiters of an earlier leadership have got an error.
     """
 
-    __slots__ = ("_leader", "_log", "_name", "_on_fatal", "_on_log_start", "_waiters")
-
-    def __init__(
-        self,
-        log: PartitionLog,
-        *,
-        name: str,
-        on_log_start: Callable[[], None],
-        on_fatal: Callable[[BaseException], None],
-    ) -> None:
-        self._log = log
-        self._name = name
-        self._on_log_start = on_log_start
-        self._on_fatal = on_fatal
-        self._leader: PartitionLeader | None = None
-        self._waiters: dict[asyncio.Future[None], int] = {}
-        """Waiter → the offset at which the replicas must start, in order of arrival."""
+    log: PartitionLog
+    context: RunnerContext
+    name: str
+    on_log_start: Callable[[], None]
+    _leader: PartitionLeader | None = field(default=None, init=False)
+    _waiters: dict[asyncio.Future[None], int] = field(default_factory=dict, init=False)
+    """Waiter → the offset at which the replicas must start, in order of arrival."""
 
     def change_leader(self, leader: PartitionLeader | None) -> None:
         """Continue under another leadership, or none (None). Fail all waiters: their deletions' fate is unknown."""
@@ -61,7 +54,7 @@ class Deletions:
             FateUnknownError: the records are deleted here. But within ``timeout_ms`` it did not become known that
                 every replica that may lead next has deleted them, too.
         """
-        log, leader = self._log, self._leader
+        log, leader = self.log, self._leader
         assert leader is not None, "only a leader deletes"
         offset = established_end() if before is None else before
         if offset > log.log_start_offset:
@@ -71,14 +64,14 @@ class Deletions:
                 if offset <= leader.high_watermark:
                     what = f"last stable offset, {end}: a transaction is open there"
                 raise OffsetOutOfRangeError(
-                    f"offset {offset} of {self._name} is above its {what}; nothing was deleted"
+                    f"offset {offset} of {self.name} is above its {what}; nothing was deleted"
                 )
             self._check_confirmed(leader)
-            logger.info("delete records partition=%s before=%d", self._name, offset)
-            with changes_replica(self._on_fatal):
+            logger.info("delete records partition=%s before=%d", self.name, offset)
+            with changes_replica(self.context.on_fatal):
                 log.start.advance(offset)
         leader.on_deleted(offset)
-        self._on_log_start()
+        self.on_log_start()
         await self._adopted(offset, leader, timeout_ms)
         return log.log_start_offset
 
@@ -101,7 +94,7 @@ class Deletions:
         silent = leader.silent_members
         if silent:
             raise FeatureLevelError(
-                f"{self._name}: in-sync nodes {', '.join(map(str, silent))} are of a release that does not "
+                f"{self.name}: in-sync nodes {', '.join(map(str, silent))} are of a release that does not "
                 "confirm deletions; upgrade them first. Nothing was deleted"
             )
 
@@ -120,7 +113,7 @@ class Deletions:
                 await waiter
         except TimeoutError as error:
             raise FateUnknownError(
-                f"{self._name}: the records below offset {offset} are deleted on the leader, but not on every in-sync "
+                f"{self.name}: the records below offset {offset} are deleted on the leader, but not on every in-sync "
                 f"replica within {timeout_ms:.0f} ms"
             ) from error
         finally:

@@ -12,15 +12,15 @@ whether the replica follows a leader, and it appends and syncs.
 """
 
 import logging
-from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from milena.model.errors import CorruptLogError, FateUnknownError
 from milena.model.types import ReplicaHealth
-from node.metrics.counts import NodeCounts
 from node.replica.acknowledgements import Acknowledgements
 from node.replica.follower import plan_truncation
 from node.replica.log_changes import changes_replica
+from node.replica.runner_context import RunnerContext
 from raft_meta.machine.image import Partition
 from storage.log.partition_log import PartitionLog
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
+@dataclass(slots=True, eq=False, kw_only=True)
 class FollowerLog:
     """The changes of a log that follow from the leadership of another replica.
 
@@ -37,37 +38,29 @@ class FollowerLog:
         All methods run on the data loop. ``high_watermark`` is an offset of the log, and falls only with the log's end.
     """
 
-    def __init__(
-        self,
-        log: PartitionLog,
-        *,
-        name: str,
-        broker_id: int,
-        acknowledgements: Acknowledgements,
-        counts: NodeCounts,
-        on_fatal: Callable[[BaseException], None],
-    ) -> None:
-        self.is_stuck = False
-        """Whether the leader demands to cut committed records. This replica refuses, and waits for an operator."""
+    log: PartitionLog
+    acknowledgements: Acknowledgements
+    context: RunnerContext
+    name: str
+    """The name of the partition, for log lines and messages."""
+    is_stuck: bool = field(default=False, init=False)
+    """Whether the leader demands to cut committed records. This replica refuses, and waits for an operator."""
+    agreed_epoch: int = field(default=-1, init=False)
+    """The last leader epoch in which the leader accepted a position of this log."""
+    high_watermark: int = field(init=False)
+    """The first offset that is not known to be committed. While this replica leads: the value before that."""
+
+    def __post_init__(self) -> None:
         # Deleted records were committed, so the high watermark is at least the log start. If recovery cut the log, the
         # stored high watermark may be above the log's end.
-        known = max(log.replica.checkpoint.high_watermark, log.log_start_offset)
-        self.high_watermark = min(known, log.log_end_offset)
-        """The first offset that is not known to be committed. While this replica leads: the value before that."""
-        self.agreed_epoch = -1
-        """The last leader epoch in which the leader accepted a position of this log."""
-        self._log = log
-        self._name = name
-        self._broker_id = broker_id
-        self._acknowledgements = acknowledgements
-        self._counts = counts
-        self._on_fatal = on_fatal
+        known = max(self.log.replica.checkpoint.high_watermark, self.log.log_start_offset)
+        self.high_watermark = min(known, self.log.log_end_offset)
 
     # -- messages of the leader ------------------------------------------------------------------
 
     def advance(self, high_watermark: int) -> bool:
         """Adopt the leader's high watermark, but at most the end of this log; return whether this replica's moved."""
-        reached = min(high_watermark, self._log.log_end_offset)
+        reached = min(high_watermark, self.log.log_end_offset)
         if reached <= self.high_watermark:
             return False
         self.high_watermark = reached
@@ -75,10 +68,10 @@ class FollowerLog:
 
     def maybe_adopt_start(self, log_start: int) -> bool:
         """Delete the records that the leader has deleted, if they are committed here; return whether it deleted any."""
-        if not self._log.log_start_offset < log_start <= self.high_watermark:
+        if not self.log.log_start_offset < log_start <= self.high_watermark:
             return False
-        with changes_replica(self._on_fatal):
-            self._log.start.advance(log_start)
+        with changes_replica(self.context.on_fatal):
+            self.log.start.advance(log_start)
         return True
 
     def truncate(self, state: Partition, *, epoch: int, end_offset: int) -> None:
@@ -87,7 +80,7 @@ class FollowerLog:
         Raises:
             CorruptLogError: the leader demands to cut committed records. This replica stops following it.
         """
-        log = self._log
+        log = self.log
         truncation = plan_truncation(
             diverging_epoch=epoch,
             diverging_end=end_offset,
@@ -101,25 +94,25 @@ class FollowerLog:
         if not truncation.is_allowed:
             self.is_stuck = True
             raise CorruptLogError(
-                f"{self._name}: leader {state.leader} of epoch {state.leader_epoch} has no record of offsets "
+                f"{self.name}: leader {state.leader} of epoch {state.leader_epoch} has no record of offsets "
                 f"{truncation.offset} to {self.high_watermark - 1}, which are committed here; not truncating"
             )
         logger.info(
             "truncate partition=%s from=%d to=%d leader_epoch=%d high_watermark=%d",
-            self._name,
+            self.name,
             log.log_end_offset,
             truncation.offset,
             state.leader_epoch,
             self.high_watermark,
         )
-        self._counts.truncations += 1
-        with changes_replica(self._on_fatal):
+        self.context.counts.truncations += 1
+        with changes_replica(self.context.on_fatal):
             log.cutting.truncate_to(truncation.offset)
         self.high_watermark = min(self.high_watermark, log.log_end_offset)
         cut = FateUnknownError(
-            f"{self._name}: another leader took over before the record was on every in-sync replica"
+            f"{self.name}: another leader took over before the record was on every in-sync replica"
         )
-        self._acknowledgements.fail_above(truncation.offset, cut)
+        self.acknowledgements.fail_above(truncation.offset, cut)
 
     def restart(self, *, leader_epoch: int, log_start: int, producers: bytes) -> None:
         """Empty the log and continue at the leader's log start, with the leader's producer state.
@@ -128,17 +121,17 @@ class FollowerLog:
         """
         logger.warning(
             "restart partition=%s log_end=%d at=%d leader_epoch=%d",
-            self._name,
-            self._log.log_end_offset,
+            self.name,
+            self.log.log_end_offset,
             log_start,
             leader_epoch,
         )
-        with changes_replica(self._on_fatal):
-            self._log.cutting.restart_at(log_start, producers)
+        with changes_replica(self.context.on_fatal):
+            self.log.cutting.restart_at(log_start, producers)
         self.high_watermark = log_start
         # The log had records above the leader's log start. It is unknown now whether the same records were committed.
-        lost = FateUnknownError(f"{self._name}: the log was restarted at offset {log_start}")
-        self._acknowledgements.fail_above(-1, lost)
+        lost = FateUnknownError(f"{self.name}: the log was restarted at offset {log_start}")
+        self.acknowledgements.fail_above(-1, lost)
 
     # -- changes of the image --------------------------------------------------------------------
 
@@ -150,20 +143,20 @@ class FollowerLog:
         """
         if self._counts_in(state):
             return False
-        if not self._log.is_current(damage):
+        if not self.log.is_current(damage):
             return True
         logger.warning(
             "given up partition=%s log_end=%d from=%d leader_epoch=%d",
-            self._name,
-            self._log.log_end_offset,
+            self.name,
+            self.log.log_end_offset,
             damage.offset,
             state.leader_epoch,
         )
-        with changes_replica(self._on_fatal):
-            self._log.give_up_from(damage)
+        with changes_replica(self.context.on_fatal):
+            self.log.give_up_from(damage)
         self.high_watermark = min(self.high_watermark, damage.offset)
-        lost = FateUnknownError(f"{self._name}: the copy that took the record is damaged")
-        self._acknowledgements.fail_above(damage.offset, lost)
+        lost = FateUnknownError(f"{self.name}: the copy that took the record is damaged")
+        self.acknowledgements.fail_above(damage.offset, lost)
         return True
 
     def maybe_begin_anew(self, state: Partition) -> None:
@@ -184,21 +177,21 @@ class FollowerLog:
         gets the leader's producer state with them. Without that state, retries of these producers would count as new
         records.
         """
-        log = self._log
+        log = self.log
         is_patched = log.health is not ReplicaHealth.SOUND or self._is_being_added(state)
         if not is_patched or not log.log_end_offset or self._counts_in(state):
             return
         reason = log.recovery.reason or "another leader"
-        logger.warning("copied again partition=%s: %s", self._name, reason)
-        with changes_replica(self._on_fatal):
-            self._log.cutting.restart_at(0)
+        logger.warning("copied again partition=%s: %s", self.name, reason)
+        with changes_replica(self.context.on_fatal):
+            self.log.cutting.restart_at(0)
         self.high_watermark = 0
-        lost = FateUnknownError(f"{self._name}: the copy that took the record is made again")
-        self._acknowledgements.fail_above(-1, lost)
+        lost = FateUnknownError(f"{self.name}: the copy that took the record is made again")
+        self.acknowledgements.fail_above(-1, lost)
 
     def _is_being_added(self, state: Partition) -> bool:
-        return self._broker_id not in state.settled
+        return self.context.broker_id not in state.settled
 
     def _counts_in(self, state: Partition) -> bool:
         """Return whether this copy counts as one that has all committed records."""
-        return self._broker_id in state.isr or self._broker_id in state.eligible
+        return self.context.broker_id in state.isr or self.context.broker_id in state.eligible

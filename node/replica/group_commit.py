@@ -10,21 +10,25 @@ replica calls ``take_end`` before each change that may depend on the end, and ``
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import Executor, Future
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
+from typing import TYPE_CHECKING
 
-from milena.model.clock import Clock
 from milena.model.types import MonotonicMs
-from node.metrics.counts import NodeCounts
 from node.replica.log_changes import changes_replica
+from node.replica.runner_context import RunnerContext
 from storage.log.partition_log import PartitionLog
 from storage.log.tickets import SyncTicket
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 SHORT_SYNC_BYTES = 64 << 10
 """Largest number of bytes in a sync that counts as short. A disk takes about as long for these as for one record."""
 
 
+@dataclass(slots=True, eq=False, kw_only=True)
 class GroupSync:
     """Starts the syncs of one log and reports when they end.
 
@@ -34,39 +38,26 @@ class GroupSync:
         A sync that has ended is in ``_ended`` until it is taken in. Unless it is quiet, this is scheduled.
     """
 
-    def __init__(
-        self,
-        log: PartitionLog,
-        *,
-        clock: Clock,
-        pool: Executor,
-        counts: NodeCounts,
-        on_synced: Callable[[], None],
-        on_fatal: Callable[[BaseException], None],
-    ) -> None:
-        self._log = log
-        self._clock = clock
-        self._pool = pool
-        self._counts = counts
-        self._tell_synced = on_synced
-        self._on_fatal = on_fatal
-        self._sync: Future[None] | None = None
-        self._closers: list[asyncio.Future[None]] = []
-        self._began_ms = MonotonicMs(0)
-        self._is_closed = False
-        self._is_scheduled = False
-        """Whether ``begin_soon`` was called, and its turn has not come."""
-        self._is_quiet = False
-        """Whether the end of the present sync, or of the one that is scheduled, need not wake the loop."""
-        self._ended: tuple[Future[None], SyncTicket, MonotonicMs] | None = None
-        """A sync that has ended, and when. Set on the worker thread."""
+    log: PartitionLog
+    context: RunnerContext
+    on_synced: Callable[[], None]
+    _sync: "Future[None] | None" = field(default=None, init=False)
+    _closers: list[asyncio.Future[None]] = field(default_factory=list, init=False)
+    _began_ms: MonotonicMs = field(default=MonotonicMs(0), init=False)
+    _is_closed: bool = field(default=False, init=False)
+    _is_scheduled: bool = field(default=False, init=False)
+    """Whether ``begin_soon`` was called, and its turn has not come."""
+    _is_quiet: bool = field(default=False, init=False)
+    """Whether the end of the present sync, or of the one that is scheduled, need not wake the loop."""
+    _ended: "tuple[Future[None], SyncTicket, MonotonicMs] | None" = field(default=None, init=False)
+    """A sync that has ended, and when. Set on the worker thread."""
 
     def begin_soon(self) -> None:
         """Start a sync if one is needed, behind everything that is scheduled for the loop's next turn.
 
         It is quiet unless a writer waits for its end until then.
         """
-        if self._is_scheduled or not self._log.flushing.is_due(self._clock.now_ms()):
+        if self._is_scheduled or not self.log.flushing.is_due(self.context.clock.now_ms()):
             return
         self._is_scheduled = True
         if self._sync is None:
@@ -79,7 +70,7 @@ class GroupSync:
             # The next sync must start as soon as this one ends.
             self.await_end()
             return
-        with changes_replica(self._on_fatal):
+        with changes_replica(self.context.on_fatal):
             self._maybe_start()
 
     def maybe_begin(self) -> None:
@@ -115,23 +106,23 @@ class GroupSync:
     def _maybe_start(self) -> None:
         if self._is_closed:
             return
-        if not self._log.flushing.is_due(self._clock.now_ms()):
+        if not self.log.flushing.is_due(self.context.clock.now_ms()):
             return
-        ticket = self._log.flushing.begin()
+        ticket = self.log.flushing.begin()
         if ticket is None:
             return
-        self._began_ms = self._clock.now_ms()
+        self._began_ms = self.context.clock.now_ms()
         # ``submit`` returns a future of the pool, whose callback schedules ``_on_synced``. ``run_in_executor`` would
         # need one more turn of the event loop, so the writers would be answered later.
         loop = asyncio.get_running_loop()
-        self._sync = self._pool.submit(ticket.run)
+        self._sync = self.context.sync_pool.submit(ticket.run)
         self._sync.add_done_callback(partial(self._call_back, loop, ticket))
 
     def _call_back(
         self, loop: asyncio.AbstractEventLoop, ticket: SyncTicket, done: "Future[None]"
     ) -> None:
         """Note the end of a sync, and wake the loop unless the sync was quiet. Runs on the worker thread."""
-        self._ended = (done, ticket, self._clock.now_ms())
+        self._ended = (done, ticket, self.context.clock.now_ms())
         if self._is_quiet and not done.cancelled() and done.exception() is None:
             return
         # If the loop was closed during the sync, no writer waits any more.
@@ -147,14 +138,14 @@ class GroupSync:
             return
         error = done.exception()
         if error is not None:
-            self._on_fatal(error)
+            self.context.on_fatal(error)
             return
-        with changes_replica(self._on_fatal):
-            self._log.flushing.finish(ticket)
-            self._counts.syncs += 1
-            self._counts.short_syncs += ticket.data_bytes <= SHORT_SYNC_BYTES
-            self._counts.sync_ms.observe(ended_ms - self._began_ms)
-            self._tell_synced()
+        with changes_replica(self.context.on_fatal):
+            self.log.flushing.finish(ticket)
+            self.context.counts.syncs += 1
+            self.context.counts.short_syncs += ticket.data_bytes <= SHORT_SYNC_BYTES
+            self.context.counts.sync_ms.observe(ended_ms - self._began_ms)
+            self.on_synced()
             self.maybe_begin()
 
     async def close(self) -> None:

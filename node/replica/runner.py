@@ -12,8 +12,6 @@ starts before the records are sent.
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Executor
-from dataclasses import dataclass
 from enum import StrEnum, unique
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
@@ -36,8 +34,7 @@ from milena.model.pending import Pending, Taker
 from milena.model.requests import Acks, BatchReceipt
 from milena.model.types import MonotonicMs, ReplicaHealth
 from node.metadata.topic_settings import log_config
-from node.metrics.counts import NodeCounts, PartitionCounts
-from node.process.cluster_clock import NodeClock
+from node.metrics.counts import PartitionCounts
 from node.replica.acknowledgements import Acknowledgements
 from node.replica.append_queue import AppendQueue
 from node.replica.deletions import Deletions
@@ -46,6 +43,7 @@ from node.replica.group_commit import GroupSync
 from node.replica.leader import FetchVerdict, IsrProposal, PartitionLeader
 from node.replica.log_changes import changes_replica, is_fatal
 from node.replica.log_upkeep import LogUpkeep
+from node.replica.runner_context import RunnerContext
 from raft_meta.machine.image import Broker, Ending, Partition
 from raft_meta.machine.topics.configs import TopicSettings
 from storage.log.partition_log import PartitionLog
@@ -75,31 +73,6 @@ class ReplicaWatcher(Protocol):
 
     def on_news(self, runner: "PartitionRunner") -> None:
         """Note that the log grew, the log start or the high watermark moved, or the role changed."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunnerContext:
-    """Parts that all runners of a node share."""
-
-    broker_id: int
-    clock: NodeClock
-    pool: Executor
-    """Worker threads for upkeep and for reads that need the disk."""
-    sync_pool: Executor
-    """Worker threads for syncs only, so that syncs do not queue behind slow reads."""
-    lag_ms_max: int
-    on_fatal: Callable[[BaseException], None]
-    """Must stop the process."""
-    on_proposal: Callable[["PartitionRunner", IsrProposal], None]
-    """Sends an ISR proposal to the quorum, and calls ``on_proposal_done`` with the outcome."""
-    on_disk_full: Callable[["PartitionRunner"], None]
-    on_doubt: Callable[["PartitionRunner", int | None], None]
-    """Must have the segment with this offset checked for damage; None: all closed segments."""
-    counts: NodeCounts
-    on_write: Callable[[], None] | None = None
-    """Called on every append, as leader or follower."""
-    on_transaction: Callable[["PartitionRunner"], None] = lambda runner: None
-    """Called for a leader whose log has, or is about to have, an open transaction."""
 
 
 class PartitionRunner:
@@ -146,49 +119,33 @@ class PartitionRunner:
             self.name, clock=context.clock, counts=context.counts
         )
         self._queue = AppendQueue(
-            log,
-            self._acknowledgements,
+            log=log,
+            acknowledgements=self._acknowledgements,
+            context=context,
             topic=topic,
             partition=partition,
-            clock=context.clock,
             leader_epoch=self._epoch_for,
             reached=self._reached,
             on_appended=self._on_appended,
             on_disk_full=self._on_disk_full,
             on_transaction=self._on_transaction,
-            on_fatal=context.on_fatal,
-            node_counts=context.counts,
             counts=self.counts,
         )
         self._following = FollowerLog(
-            log,
-            name=self.name,
-            broker_id=context.broker_id,
-            acknowledgements=self._acknowledgements,
-            counts=context.counts,
-            on_fatal=context.on_fatal,
+            log=log, acknowledgements=self._acknowledgements, context=context, name=self.name
         )
         self._deletions = Deletions(
-            log, name=self.name, on_log_start=self._notify_watchers, on_fatal=context.on_fatal
+            log=log, context=context, name=self.name, on_log_start=self._notify_watchers
         )
         self.upkeep = LogUpkeep(
-            log,
-            clock=context.clock,
-            pool=context.pool,
+            log=log,
+            context=context,
             high_watermark=lambda: self.high_watermark,
             stable_end=lambda: self.stable_end,
             on_log_start=self._notify_watchers,
             on_checkpoint=self._on_stored,
-            on_fatal=context.on_fatal,
         )
-        self._syncs = GroupSync(
-            log,
-            clock=context.clock,
-            pool=context.sync_pool,
-            counts=context.counts,
-            on_synced=self._on_stored,
-            on_fatal=context.on_fatal,
-        )
+        self._syncs = GroupSync(log=log, context=context, on_synced=self._on_stored)
 
     # -- state -----------------------------------------------------------------------------------
 

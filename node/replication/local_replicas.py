@@ -20,7 +20,8 @@ from milena.model.types import ReplicaHealth
 from node.config.budgets import LASTING_RETRY_MS
 from node.metadata.image_parts import ImageParts
 from node.metadata.topic_settings import log_config, topic_settings
-from node.replica.runner import PartitionRunner, ReplicaRole, RunnerContext
+from node.replica.runner import PartitionRunner, ReplicaRole
+from node.replica.runner_context import RunnerContext
 from node.replication.fetcher import ReplicaFetchers
 from raft_meta.machine.commands import ReplicaReport
 from raft_meta.machine.image import Image, PartitionKey, Topic

@@ -15,7 +15,8 @@ from node.metadata.topic_settings import log_config
 from node.metrics.counts import NodeCounts
 from node.process.cluster_clock import NodeClock
 from node.replica.leader import IsrProposal
-from node.replica.runner import PartitionRunner, RunnerContext
+from node.replica.runner import PartitionRunner
+from node.replica.runner_context import RunnerContext
 from raft_meta.machine.image import Broker, Partition, Topic
 from raft_meta.machine.topics.configs import TopicSettings
 from storage.log.partition_log import PartitionLog

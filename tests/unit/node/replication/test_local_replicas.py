@@ -11,7 +11,8 @@ from immutables import Map
 from milena.model.errors import CorruptLogError, DiskFailedError
 from milena.model.types import ReplicaHealth
 from node.metrics.counts import NodeCounts
-from node.replica.runner import PartitionRunner, ReplicaRole, RunnerContext
+from node.replica.runner import PartitionRunner, ReplicaRole
+from node.replica.runner_context import RunnerContext
 from node.replication.fetcher import ReplicaFetchers
 from node.replication.local_replicas import RESTING_TICKS, LocalReplicas
 from raft_meta.machine.commands import AlterConfigs, CreateTopic, DeleteTopic
