@@ -8,7 +8,7 @@ import asyncio
 import logging
 import socket
 import ssl
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import count
@@ -76,6 +76,8 @@ class KafkaListener:
         """Set when the last connection ends."""
         self._servers: list[asyncio.Server] = []
         self._timer: asyncio.TimerHandle | None = None
+        self._equal: set[tuple[KafkaAddress, int]] = set()
+        """Addresses of this node that other live nodes have, too, with the ids of these nodes."""
         self.forwarding = KafkaForwarding(services, apis, peers, counts)
         self._context = ListenerContext(
             services=services,
@@ -157,22 +159,29 @@ class KafkaListener:
 
     async def advertise(self) -> None:
         """Keep this broker's address in the replicated state up to date, while the node runs."""
-        await advertise(self._services, self._membership, self._row, self._warn_of_equal_addresses)
+        await advertise(self._services, self._membership, self._row, self._look_for_equal_addresses)
 
-    def _warn_of_equal_addresses(self) -> None:
-        """Warn if another live node has an address of this one, unless all nodes are to share it."""
+    def _look_for_equal_addresses(self) -> None:
+        """Count the addresses that another live node has, too, unless all nodes are to share them; warn of new ones."""
+        found = set(self._equal_addresses())
+        for address, node_id in sorted(found - self._equal):
+            logger.warning(
+                "another node has the same address for Kafka clients, so they reach one of both: set "
+                "kafka_advertise, or kafka_one_address on all nodes address=%s:%d node_id=%d",
+                address.host,
+                address.port,
+                node_id,
+            )
+        self._equal = found
+        self._context.counts.equal_addresses = len({address for address, _ in found})
+
+    def _equal_addresses(self) -> Iterator[tuple[KafkaAddress, int]]:
         metadata = self._services.metadata
         for address in (found() for found in self._addresses):
             for broker in metadata.image.brokers.values():
                 is_equal = reachable_at(broker, address.listener) == (address.host, address.port)
                 if is_equal and not address.is_shared and broker.broker_id != metadata.node_id:
-                    logger.warning(
-                        "another node has the same address for Kafka clients, so they reach one of both: set "
-                        "kafka_advertise, or kafka_one_address on all nodes address=%s:%d node_id=%d",
-                        address.host,
-                        address.port,
-                        broker.broker_id,
-                    )
+                    yield address, broker.broker_id
 
     def _row(self) -> tuple[tuple[str, str, int], ...]:
         found = [address() for address in self._addresses]
@@ -183,11 +192,11 @@ async def advertise(
     services: KafkaServices,
     membership: Membership,
     addresses: Callable[[], tuple[tuple[str, str, int], ...]],
-    on_told: Callable[[], None],
+    on_look: Callable[[], None],
 ) -> None:
     """Write the addresses into the broker's row whenever a registration or an upgrade has left it without them.
 
-    ``on_told``: called when they are there.
+    ``on_look``: called every second, and before the addresses are written.
     """
     metadata = services.metadata
 
@@ -198,6 +207,7 @@ async def advertise(
 
     while True:
         await metadata.wait_until(is_due, timeout_ms=LASTING_RETRY_MS)
+        on_look()
         if not is_due(metadata.image):
             continue
         command = SetKafkaAddresses(
@@ -207,6 +217,5 @@ async def advertise(
         )
         with suppress(MilenaError):
             await metadata.propose(command, timeout_ms=LONG_PROPOSE_MS)
-            on_told()
             continue
         await services.clock.sleep(LASTING_RETRY_MS)

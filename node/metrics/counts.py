@@ -160,6 +160,10 @@ class KafkaCounts:
         "kafka_listeners",
         "Addresses at which the node listens for Kafka clients; 0: it has no Kafka interface.",
     )
+    equal_addresses: int = gauge(
+        "kafka_equal_addresses",
+        "Addresses of the node for Kafka clients that another node has, too, without kafka_one_address.",
+    )
     connections: int = gauge("kafka_connections", "Open connections of Kafka clients.")
     refused_frames: int = counter(
         "kafka_refused_frames",

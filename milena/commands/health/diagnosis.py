@@ -305,12 +305,13 @@ def _versions(exams: Iterable[NodeExam]) -> Iterator[Finding]:
 
 
 def _kafka(exams: Iterable[NodeExam]) -> Iterator[Finding]:
-    """Report nodes that lack a listener for Kafka clients that others have; nothing without a Kafka interface."""
+    """Report nodes that Kafka clients do not reach while they reach others; nothing without a Kafka interface."""
     check = "kafka"
+    values = {exam.node.node_id: exam.metrics.values for exam in exams if exam.metrics is not None}
     told = {
-        exam.node.node_id: exam.metrics.values["kafka_listeners"]
-        for exam in exams
-        if exam.metrics is not None and "kafka_listeners" in exam.metrics.values
+        node_id: of_node["kafka_listeners"]
+        for node_id, of_node in values.items()
+        if "kafka_listeners" in of_node
     }
     most = max(told.values(), default=0)
     lacking = [node_id for node_id, listeners in told.items() if listeners < most]
@@ -323,7 +324,16 @@ def _kafka(exams: Iterable[NodeExam]) -> Iterator[Finding]:
             "they lead, nor the groups that they coordinate",
             f"set {option} on them, and restart them",
         )
-    elif most:
+    equal = [node_id for node_id in told if values[node_id].get("kafka_equal_addresses", 0)]
+    if equal:
+        yield _wrong(
+            check,
+            f"nodes with the address of another one for Kafka clients: {_ids(equal)}. Clients reach only one of the "
+            "nodes with an address",
+            "give each its own kafka_advertise and kafka_external_advertise, or set kafka_one_address on all nodes; "
+            "then restart them",
+        )
+    if most and not lacking and not equal:
         yield _ok(check, f"all {len(told)} nodes that answer listen for Kafka clients")
 
 

@@ -181,6 +181,18 @@ def test_a_node_that_kafka_clients_do_not_reach_is_wrong_if_they_reach_others():
     assert found.found.startswith("nodes without kafka_external_listen, which others have: 1. ")
 
 
+def test_nodes_with_one_address_for_kafka_clients_are_wrong():
+    counts = {1: 1.0, 2: 0.0, 3: 1.0}
+    nodes = [
+        exam_of(node(number), metrics=metrics(kafka_listeners=1.0, kafka_equal_addresses=count))
+        for number, count in counts.items()
+    ]
+    (found,) = (finding for finding in findings(nodes) if finding.check == "kafka")
+    assert found.severity is Severity.WRONG
+    assert found.found.startswith("nodes with the address of another one for Kafka clients: 1, 3. ")
+    assert found.advice.startswith("give each its own kafka_advertise")
+
+
 DAY_S = 86_400
 NOW_S = 1_900_000_000
 

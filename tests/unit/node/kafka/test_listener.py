@@ -51,24 +51,33 @@ async def test_the_cluster_learns_the_address_of_each_socket() -> None:
 
 @pytest.mark.parametrize("is_shared", [False, True])
 @virtual
-async def test_two_nodes_with_one_address_are_warned_about_unless_they_share_it(
+async def test_two_nodes_with_one_address_tell_so_unless_they_share_it(
     is_shared: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with cluster_of() as cluster:
+        telling = []
         for node_id, host in ((1, "a"), (2, "b"), (3, "a")):
             address = KafkaAddress(f"{host}.example.org", 9092, is_shared=is_shared)
             listener = listener_of(cluster.nodes[node_id], address=lambda one=address: one)
-            telling = asyncio.create_task(listener.advertise())
-            await cluster.until(
-                lambda node_id=node_id: (
-                    cluster.nodes[node_id].metadata.image.brokers[node_id].kafka_addresses
-                )
-            )
-            await settle(200)
-            telling.cancel()
-    warnings = [line for line in caplog.messages if "address for Kafka clients" in line]
-    assert len(warnings) == (0 if is_shared else 1)
-    assert all(line.endswith("address=a.example.org:9092 node_id=1") for line in warnings)
+            telling.append(asyncio.create_task(listener.advertise()))
+
+        counts = [cluster.nodes[node_id].counts.kafka for node_id in (1, 2, 3)]
+
+        def equal() -> list[int]:
+            return [one.equal_addresses for one in counts]
+
+        await asyncio.sleep(3)  # of virtual time
+        assert equal() == ([0, 0, 0] if is_shared else [1, 0, 1])
+        warnings = sorted(line for line in caplog.messages if "address for Kafka clients" in line)
+        ends = ["address=a.example.org:9092 node_id=1", "address=a.example.org:9092 node_id=3"]
+        assert [line[-len(ends[0]) :] for line in warnings] == ([] if is_shared else ends)
+        telling.pop().cancel()
+        await cluster.kill(3)
+        await cluster.until(lambda: cluster.nodes[1].metadata.image.brokers[3].is_fenced)
+        await asyncio.sleep(3)
+        assert equal()[:2] == [0, 0]
+        for task in telling:
+            task.cancel()
 
 
 @virtual

@@ -297,10 +297,12 @@ def test_requests_of_kafka_clients_are_counted_by_api_and_code():
     node.counts.kafka.requests.update({("Produce", 0): 3, ("Fetch", 6): 1})
     node.counts.kafka.connections, node.counts.kafka.refused_frames = 2, 4
     node.counts.kafka.forwarded, node.counts.kafka.listeners = 5, 1
+    node.counts.kafka.equal_addresses = 2
     read = node.read()
     assert read["milena_kafka_requests_total", "Produce,0"] == 3
     assert read["milena_kafka_requests_total", "Fetch,6"] == 1
     assert read["milena_kafka_listeners", ""] == 1
+    assert read["milena_kafka_equal_addresses", ""] == 2
     assert read["milena_kafka_connections", ""] == 2
     assert read["milena_kafka_refused_frames_total", ""] == 4
     assert read["milena_kafka_forwarded_requests_total", ""] == 5
