@@ -13,7 +13,7 @@ from http_api.protocol.answers import json_answer
 from http_api.protocol.errors import InvalidFieldError
 from http_api.serving.call import Call
 from http_api.shapes.blocks import text
-from http_api.shapes.groups import RESET
+from http_api.shapes.groups import GROUP_OFFSET, RESET
 from milena.model.access import Operation, ResourceType
 from milena.model.errors import GroupNotFoundError, MalformedRequestError
 
@@ -26,12 +26,9 @@ def offsets_json(offsets: Iterable[PartitionCommit]) -> Mapping[str, Mapping[str
     """Return offsets as ``{topic: {partition: {"offset", "leader_epoch", "metadata", "commit_timestamp"}}}``."""
     found: dict[str, dict[str, object]] = {}
     for offset in sorted(offsets, key=lambda item: (item.topic, item.partition)):
-        found.setdefault(offset.topic, {})[str(offset.partition)] = {
-            "offset": offset.offset,
-            "leader_epoch": offset.leader_epoch,
-            "metadata": offset.metadata,
-            "commit_timestamp": offset.commit_ms,
-        }
+        found.setdefault(offset.topic, {})[str(offset.partition)] = GROUP_OFFSET.of(
+            offset, commit_timestamp=offset.commit_ms
+        )
     return found
 
 

@@ -11,9 +11,10 @@ from http_api.ports.node import ApiLimits, MetadataPort
 from http_api.protocol.answers import bytes_answer
 from http_api.protocol.media import JSON_TYPE
 from http_api.serving.call import Call
+from http_api.shapes.native import BROKER_VIEW
 from milena.model.access import ResourceType
 from milena.model.errors import NoQuorumError
-from raft_meta.machine.image import Broker, Image, Partition, Topic
+from raft_meta.machine.image import Image, Partition, Topic
 
 SINCE = IntegerParam(
     name="since",
@@ -103,7 +104,10 @@ def _encode(image: Image, version: int, is_seen: Callable[[str], bool] = everyth
             "version": version,
             "controller_id": image.controller_id,
             "controller_epoch": image.controller_epoch,
-            "brokers": [broker_row(image.brokers[id_]) for id_ in sorted(image.brokers)],
+            "brokers": [
+                BROKER_VIEW.of(image.brokers[id_], url=image.brokers[id_].api_url)
+                for id_ in sorted(image.brokers)
+            ],
             "topics": [
                 _topic(image, image.topics[topic_id])
                 for name, topic_id in sorted(image.topic_ids.items())
@@ -111,17 +115,6 @@ def _encode(image: Image, version: int, is_seen: Callable[[str], bool] = everyth
             ],
         }
     )
-
-
-def broker_row(broker: Broker) -> dict[str, object]:
-    """Return a broker's row."""
-    return {
-        "broker_id": broker.broker_id,
-        "url": broker.api_url,
-        "rack": broker.rack,
-        "is_fenced": broker.is_fenced,
-        "is_draining": broker.is_draining,
-    }
 
 
 def _topic(image: Image, topic: Topic) -> dict[str, object]:

@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import islice
 
 from aiohttp import web
@@ -12,7 +12,7 @@ from aiohttp import web
 from http_api.access.rights import everything
 from http_api.describing.pages import LIMIT, RowPage, matching, sort_param
 from http_api.describing.params import ChoiceParam
-from http_api.native.cluster_metadata import broker_row, image_now, partition_row
+from http_api.native.cluster_metadata import image_now, partition_row
 from http_api.native.tally import (
     BrokerTally,
     ClusterTally,
@@ -26,6 +26,7 @@ from http_api.ports.node import StoredBytes, TopicHere
 from http_api.protocol.answers import json_answer
 from http_api.serving.call import Call
 from http_api.serving.lookup import find_topic
+from http_api.shapes import native as shapes
 from milena.model.access import ResourceType
 from raft_meta.machine.image import Image, Partition, Topic
 from raft_meta.machine.topics.configs import min_insync
@@ -93,23 +94,22 @@ async def get_summary(call: Call) -> web.Response:
     is_seen = call.rights.seen(ResourceType.TOPIC)
     found = await _tally(image, is_seen)
     return json_answer(
-        {
-            "cluster_id": image.cluster_id,
-            "version": call.ports.metadata.version,
-            "controller_id": image.controller_id,
-            "controller_epoch": image.controller_epoch,
-            "is_current": is_current,
-            "brokers": [
-                {
-                    **broker_row(image.brokers[id_]),
-                    **_broker_counts(found.brokers.get(id_, BrokerTally())),
-                }
+        shapes.CLUSTER_SUMMARY.of(
+            image,
+            version=call.ports.metadata.version,
+            is_current=is_current,
+            brokers=[
+                shapes.BROKER_SUMMARY.of(
+                    image.brokers[id_],
+                    url=image.brokers[id_].api_url,
+                    **asdict(found.brokers.get(id_, BrokerTally())),
+                )
                 for id_ in sorted(image.brokers)
             ],
-            "topic_count": len(found.topics),
-            "partition_count": found.partitions,
+            topic_count=len(found.topics),
+            partition_count=found.partitions,
             **{trouble.name.lower(): len(keys) for trouble, keys in found.troubled.items()},
-            "worst_partitions": [
+            worst_partitions=[
                 {
                     "topic": image.topics[key[0]].name,
                     **partition_row(key[1], image.partitions[key]),
@@ -117,7 +117,7 @@ async def get_summary(call: Call) -> web.Response:
                 }
                 for key, trouble in islice(found.worst(), WORST_MAX)
             ],
-        }
+        )
     )
 
 
@@ -210,27 +210,17 @@ async def get_topic(call: Call) -> web.Response:
     )
 
 
-def _broker_counts(counts: BrokerTally) -> dict[str, object]:
-    return {
-        "leads": counts.leads,
-        "replicas": counts.replicas,
-        "out_of_sync": counts.out_of_sync,
-    }
-
-
 def _topic_row(row: _TopicRow) -> dict[str, object]:
     here = row.here
-    return {
-        "name": row.topic.name,
-        "topic_id": row.topic.topic_id,
-        "configs": dict(row.topic.configs),
-        "replication_factor": row.topic.replication_factor,
-        "partition_count": row.tally.partitions,
+    return shapes.TOPIC_SUMMARY.of(
+        row.topic,
+        configs=dict(row.topic.configs),
+        partition_count=row.tally.partitions,
         **{trouble.name.lower(): row.tally.troubles[trouble] for trouble in Trouble},
-        "stored_bytes_here": None if here is None else here.stored_bytes,
-        "records_in_per_second_here": None if here is None else here.records_in_per_second,
-        "records_out_per_second_here": None if here is None else here.records_out_per_second,
-    }
+        stored_bytes_here=None if here is None else here.stored_bytes,
+        records_in_per_second_here=None if here is None else here.records_in_per_second,
+        records_out_per_second_here=None if here is None else here.records_out_per_second,
+    )
 
 
 def _partition(row: _PartitionRow, least: int) -> dict[str, object]:

@@ -8,6 +8,7 @@ from http_api.describing.params import text_param
 from http_api.ports.node import BusyPartition, HistorySeries, HistoryView
 from http_api.protocol.answers import json_answer
 from http_api.serving.call import Call
+from http_api.shapes import native as shapes
 from http_api.shapes.blocks import text
 from milena.model.access import CLUSTER_NAME, Operation, ResourceType
 from milena.model.errors import MalformedRequestError
@@ -48,36 +49,23 @@ def _topics_of(call: Call, group: str) -> set[str]:
 
 def _answer(view: HistoryView) -> web.Response:
     return json_answer(
-        {
-            "end_ms": view.end_ms,
-            "step_ms": view.step_ms,
-            "series": [_series(one) for one in view.series],
-            "busiest_partitions": [_busy(one) for one in view.busiest],
-            "nodes": [{"node_id": id_, "version": view.versions[id_]} for id_ in view.versions],
-            "silent_nodes": list(view.silent_nodes),
-            "left_out": view.left_out,
-        }
+        shapes.HISTORY.of(
+            view,
+            series=[_series(one) for one in view.series],
+            busiest_partitions=[_busy(one) for one in view.busiest],
+            nodes=[{"node_id": id_, "version": view.versions[id_]} for id_ in view.versions],
+        )
     )
 
 
 def _series(series: HistorySeries) -> dict[str, object]:
-    return {
-        "name": series.name,
-        "node_id": series.node_id,
-        "values": [_short(value) if isfinite(value) else None for value in series.values],
-    }
+    values = [_short(value) if isfinite(value) else None for value in series.values]
+    return shapes.HISTORY_SERIES.of(series, values=values)
 
 
 def _busy(row: BusyPartition) -> dict[str, object]:
-    return {
-        "topic": row.topic,
-        "partition": row.partition,
-        "leader": row.leader,
-        "records_in_per_second": _short(row.records_in_per_second),
-        "bytes_in_per_second": _short(row.bytes_in_per_second),
-        "records_out_per_second": _short(row.records_out_per_second),
-        "bytes_out_per_second": _short(row.bytes_out_per_second),
-    }
+    rates = {name: _short(getattr(row, name)) for name in shapes.RATES}
+    return shapes.BUSY_PARTITION.of(row, **rates)
 
 
 def _short(value: float) -> float:

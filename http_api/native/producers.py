@@ -7,6 +7,7 @@ from http_api.native.transactions.sessions import check_producer_name
 from http_api.protocol.answers import json_answer
 from http_api.records.producer_owners import note_take_over
 from http_api.serving.call import Call
+from http_api.shapes.native import PRODUCER
 from http_api.shapes.requests import NEW_PRODUCER
 from milena.model.access import ResourceType
 
@@ -23,13 +24,12 @@ async def allocate_producer(call: Call) -> web.Response:
     # Another principal may have used the name before, and may have written to topics that this caller may not see.
     is_seen = call.rights.seen(ResourceType.TOPIC)
     return json_answer(
-        {
-            "producer_id": state.producer_id,
-            "producer_epoch": state.producer_epoch,
-            "last_sequences": {
+        PRODUCER.of(
+            state,
+            last_sequences={
                 topic: {str(partition): sequence for partition, sequence in partitions.items()}
                 for topic, partitions in state.last_sequences.items()
                 if is_seen(topic)
             },
-        }
+        )
     )

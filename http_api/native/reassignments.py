@@ -16,6 +16,7 @@ from http_api.ports.node import (
 from http_api.protocol.answers import json_answer
 from http_api.protocol.errors import InvalidFieldError, row_of
 from http_api.serving.call import Call
+from http_api.shapes import native as shapes
 from http_api.shapes.blocks import text
 from http_api.shapes.requests import MOVED_PARTITION, MOVES_CONCURRENT_DEFAULT, REASSIGN
 from milena.model.access import ResourceType
@@ -87,15 +88,13 @@ def _broker_id(item: object) -> int:
 
 def _planned(row: PlannedReassignment) -> dict[str, object]:
     error = row.error
-    return {
-        "topic": row.topic,
-        "partition": row.partition,
-        "replicas_before": row.before,
-        "replicas": row.after,
-        "is_cancelled": row.is_cancelled,
-        "error_code": None if error is None else row_of(error).error_code,
-        "error": None if error is None else error.message,
-    }
+    return shapes.PLANNED_MOVE.of(
+        row,
+        replicas_before=row.before,
+        replicas=row.after,
+        error_code=None if error is None else row_of(error).error_code,
+        error=None if error is None else error.message,
+    )
 
 
 async def list_reassignments(call: Call) -> web.Response:
@@ -121,26 +120,12 @@ def _topic_of(row: RunningReassignment) -> str:
 
 
 def _running(row: RunningReassignment) -> dict[str, object]:
-    return {
-        "topic": row.topic,
-        "partition": row.partition,
-        "state": row.state.value,
-        "replicas_before": row.former,
-        "replicas": row.target,
-        "isr": row.isr,
-        "leader": row.leader,
-        "throttle_bytes_per_s": row.throttle_bytes_per_s,
-        "max_concurrent": row.max_concurrent,
-        "added": [
-            {
-                "broker_id": added.broker_id,
-                "is_in_sync": added.is_in_sync,
-                "offsets_left": added.offsets_left,
-                "bytes_left": added.bytes_left,
-            }
-            for added in row.added
-        ],
-    }
+    return shapes.RUNNING_MOVE.of(
+        row,
+        replicas_before=row.former,
+        replicas=row.target,
+        added=[shapes.ADDED_REPLICA.of(added) for added in row.added],
+    )
 
 
 async def cancel_reassignments(call: Call) -> web.Response:

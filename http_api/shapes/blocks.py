@@ -22,9 +22,26 @@ class Shape:
     @property
     def fields(self) -> frozenset[str]:
         """The names of an object's fields."""
+        return frozenset(self._properties)
+
+    @property
+    def _properties(self) -> Mapping[str, "SchemaPart"]:
         properties = self.schema["properties"]
         assert isinstance(properties, Mapping), (self.name, properties)
-        return frozenset(properties)
+        return properties
+
+    def of(self, source: object, **others: object) -> dict[str, object]:
+        """Return an object of this shape. Fields that are not in ``others`` are attributes of ``source``.
+
+        A field that may be left out is only present if it is in ``others``.
+        """
+        required = self.schema["required"]
+        assert isinstance(required, list), (self.name, required)
+        return {
+            name: others[name] if name in others else getattr(source, name)
+            for name in self._properties
+            if name in others or name in required
+        }
 
 
 SchemaPart = Json | Shape | Mapping[str, "SchemaPart"] | Sequence["SchemaPart"]

@@ -219,18 +219,14 @@ COMMIT = request(
     member_epoch=maybe(integer("the member's", minimum=-1)),
 )
 
-_OFFSETS = mapping(
-    mapping(
-        answer(
-            "GroupOffset",
-            offset=count("of the next record to read"),
-            leader_epoch=integer("of the record before it; -1: not told"),
-            metadata=text(),
-            commit_timestamp=count("ms since 1970"),
-        )
-    ),
-    "topic → partition → what is committed",
+GROUP_OFFSET = answer(
+    "GroupOffset",
+    offset=count("of the next record to read"),
+    leader_epoch=integer("of the record before it; -1: not told"),
+    metadata=text(),
+    commit_timestamp=count("ms since 1970"),
 )
+_OFFSETS = mapping(mapping(GROUP_OFFSET), "topic → partition → what is committed")
 _HEAD: dict[str, Part] = {
     "group_id": text(),
     "kind": choice("server", "classic", description="classic: by Kafka's classic protocol"),
@@ -253,55 +249,38 @@ _MEMBER: dict[str, Part] = {
     "revoking": {**_TOPIC_PARTITIONS, "description": "what it has yet to give back"},
     "pending": {**_TOPIC_PARTITIONS, "description": "what others have yet to give back"},
 }
-GROUP = answer(
-    "Group", **_HEAD, members=listing(answer("GroupMember", **_MEMBER)), offsets=_OFFSETS
+GROUP_MEMBER = answer("GroupMember", **_MEMBER)
+GROUP = answer("Group", **_HEAD, members=listing(GROUP_MEMBER), offsets=_OFFSETS)
+GROUP_SUMMARY = answer(
+    "GroupSummary",
+    **_HEAD,
+    lag=maybe(count("what is left to read; null: not known; told where the list is sorted by it")),
 )
 GROUPS = answer(
     "Groups",
     total=TOTAL,
-    groups=listing(
-        answer(
-            "GroupSummary",
-            **_HEAD,
-            lag=maybe(
-                count("what is left to read; null: not known; told where the list is sorted by it")
-            ),
-        ),
-        "by id, unless another order is asked for",
-    ),
+    groups=listing(GROUP_SUMMARY, "by id, unless another order is asked for"),
 )
-MEMBER_PAGE = answer(
-    "GroupMembers",
-    **_HEAD,
-    total=TOTAL,
-    members=listing(
-        answer(
-            "GroupMemberSummary",
-            **_MEMBER,
-            assignment_count=count("partitions"),
-            revoking_count=count("partitions"),
-            pending_count=count("partitions"),
-        )
-    ),
+MEMBER_SUMMARY = answer(
+    "GroupMemberSummary",
+    **_MEMBER,
+    assignment_count=count("partitions"),
+    revoking_count=count("partitions"),
+    pending_count=count("partitions"),
 )
-LAG_PAGE = answer(
-    "GroupLags",
-    **_HEAD,
-    total=TOTAL,
-    lags=listing(
-        answer(
-            "GroupLag",
-            topic=text(),
-            partition=count(),
-            offset=count("of the next record to read"),
-            end_offset=nullable(count("null: its leader does not answer")),
-            lag=nullable(count("what is left to read; null: not known, or behind the end")),
-            member_id=nullable(text("the member that reads it; null: no member now")),
-            commit_timestamp=count("ms since 1970"),
-            metadata=text(),
-        )
-    ),
+MEMBER_PAGE = answer("GroupMembers", **_HEAD, total=TOTAL, members=listing(MEMBER_SUMMARY))
+GROUP_LAG = answer(
+    "GroupLag",
+    topic=text(),
+    partition=count(),
+    offset=count("of the next record to read"),
+    end_offset=nullable(count("null: its leader does not answer")),
+    lag=nullable(count("what is left to read; null: not known, or behind the end")),
+    member_id=nullable(text("the member that reads it; null: no member now")),
+    commit_timestamp=count("ms since 1970"),
+    metadata=text(),
 )
+LAG_PAGE = answer("GroupLags", **_HEAD, total=TOTAL, lags=listing(GROUP_LAG))
 GROUP_OFFSETS = answer("GroupOffsets", group_id=text(), offsets=_OFFSETS)
 
 RESET_PREVIEW = answer(

@@ -62,32 +62,29 @@ SESSION_ABORTED = answer(
     visible=boolean("readers pass over it; otherwise they do soon, and certainly"),
     next_epoch=_NEXT_EPOCH,
 )
+OPEN_TRANSACTION_PART = answer(
+    "OpenTransactionPart",
+    topic=text(),
+    partition=count(),
+    first_offset=count("where committed reading ends"),
+    records=count(),
+    leader=count(),
+)
+OPEN_TRANSACTION = answer(
+    "OpenTransaction",
+    producer_id=count(),
+    producer_epoch=count(),
+    transactional_id=nullable(text("null: it is forgotten")),
+    state=choice("open", "ending"),
+    began_ms=count("of its first record"),
+    timeout_ms=count("after that it is aborted"),
+    partition_count=count(),
+    partitions=listing(OPEN_TRANSACTION_PART),
+)
 OPEN_TRANSACTIONS = answer(
     "OpenTransactions",
     total=TOTAL,
-    transactions=listing(
-        answer(
-            "OpenTransaction",
-            producer_id=count(),
-            producer_epoch=count(),
-            transactional_id=nullable(text("null: it is forgotten")),
-            state=choice("open", "ending"),
-            began_ms=count("of its first record"),
-            timeout_ms=count("after that it is aborted"),
-            partition_count=count(),
-            partitions=listing(
-                answer(
-                    "OpenTransactionPart",
-                    topic=text(),
-                    partition=count(),
-                    first_offset=count("where committed reading ends"),
-                    records=count(),
-                    leader=count(),
-                )
-            ),
-        ),
-        "the oldest first, unless another order is asked for",
-    ),
+    transactions=listing(OPEN_TRANSACTION, "the oldest first, unless another order is asked for"),
 )
 
 RECORDS_DELETED = answer(
@@ -95,49 +92,40 @@ RECORDS_DELETED = answer(
 )
 
 _REPLICAS = listing(integer(), "the preferred leader first")
+PLANNED_MOVE = answer(
+    "PlannedMove",
+    topic=text(),
+    partition=count(),
+    replicas_before=_REPLICAS,
+    replicas=_REPLICAS,
+    is_cancelled=boolean("it goes back to where it was"),
+    error_code=nullable(integer("null: it was taken")),
+    error=nullable(text()),
+)
 PLANNED_MOVES = answer(
-    "PlannedMoves",
-    dry_run=boolean("nothing was changed"),
-    partitions=listing(
-        answer(
-            "PlannedMove",
-            topic=text(),
-            partition=count(),
-            replicas_before=_REPLICAS,
-            replicas=_REPLICAS,
-            is_cancelled=boolean("it goes back to where it was"),
-            error_code=nullable(integer("null: it was taken")),
-            error=nullable(text()),
-        )
-    ),
+    "PlannedMoves", dry_run=boolean("nothing was changed"), partitions=listing(PLANNED_MOVE)
 )
-RUNNING_MOVES = answer(
-    "RunningMoves",
-    total=TOTAL,
-    reassignments=listing(
-        answer(
-            "RunningMove",
-            topic=text(),
-            partition=count(),
-            state=choice("waiting", "catching_up", "finishing"),
-            replicas_before=_REPLICAS,
-            replicas=_REPLICAS,
-            isr=listing(integer(), "those in sync"),
-            leader=nullable(integer("null: there is none now")),
-            throttle_bytes_per_s=count("0: as the leader's node is configured"),
-            max_concurrent=count("0: no bound"),
-            added=listing(
-                answer(
-                    "AddedReplica",
-                    broker_id=integer(),
-                    is_in_sync=boolean(),
-                    offsets_left=nullable(count("null: the leader did not say")),
-                    bytes_left=nullable(count("an estimate")),
-                )
-            ),
-        )
-    ),
+ADDED_REPLICA = answer(
+    "AddedReplica",
+    broker_id=integer(),
+    is_in_sync=boolean(),
+    offsets_left=nullable(count("null: the leader did not say")),
+    bytes_left=nullable(count("an estimate")),
 )
+RUNNING_MOVE = answer(
+    "RunningMove",
+    topic=text(),
+    partition=count(),
+    state=choice("waiting", "catching_up", "finishing"),
+    replicas_before=_REPLICAS,
+    replicas=_REPLICAS,
+    isr=listing(integer(), "those in sync"),
+    leader=nullable(integer("null: there is none now")),
+    throttle_bytes_per_s=count("0: as the leader's node is configured"),
+    max_concurrent=count("0: no bound"),
+    added=listing(ADDED_REPLICA),
+)
+RUNNING_MOVES = answer("RunningMoves", total=TOTAL, reassignments=listing(RUNNING_MOVE))
 
 _BROKER: dict[str, Part] = {
     "broker_id": integer(),
@@ -190,6 +178,13 @@ _IS_CURRENT = boolean(
     "all that any node has answered is in it; false where no majority could be asked"
 )
 _VERSION = count("as in `GET /metadata`")
+BROKER_SUMMARY = answer(
+    "BrokerSummary",
+    **_BROKER,
+    leads=count("partitions"),
+    replicas=count(),
+    out_of_sync=count("replicas"),
+)
 CLUSTER_SUMMARY = answer(
     "ClusterSummary",
     cluster_id=text(),
@@ -197,15 +192,7 @@ CLUSTER_SUMMARY = answer(
     controller_id=nullable(integer()),
     controller_epoch=count(),
     is_current=_IS_CURRENT,
-    brokers=listing(
-        answer(
-            "BrokerSummary",
-            **_BROKER,
-            leads=count("partitions"),
-            replicas=count(),
-            out_of_sync=count("replicas"),
-        )
-    ),
+    brokers=listing(BROKER_SUMMARY),
     topic_count=count(),
     partition_count=count(),
     **_TROUBLES,
@@ -235,12 +222,13 @@ _STORED_BYTES: dict[str, Part] = {
 _SILENT: dict[str, Part] = {
     "silent_nodes": listing(integer(), "under `sizes=all`: whose replicas are missing in the sizes")
 }
+TOPIC_SUMMARY = answer("TopicSummary", **_TOPIC_SUMMARY, **optionals(_STORED_BYTES))
 TOPIC_PAGE = answer(
     "TopicPage",
     version=_VERSION,
     is_current=_IS_CURRENT,
     total=TOTAL,
-    topics=listing(answer("TopicSummary", **_TOPIC_SUMMARY, **optionals(_STORED_BYTES))),
+    topics=listing(TOPIC_SUMMARY),
     **optionals(_SILENT),
 )
 PARTITION_PAGE = answer(
@@ -262,39 +250,39 @@ PARTITION_PAGE = answer(
     **optionals(_SILENT),
 )
 
-_RATES: dict[str, Part] = {
+RATES: dict[str, Part] = {
     "records_in_per_second": number(),
     "bytes_in_per_second": number("as stored"),
     "records_out_per_second": number("read by clients"),
     "bytes_out_per_second": number("read by clients, as stored"),
 }
+HISTORY_SERIES = answer(
+    "HistorySeries",
+    name=text(
+        "`records_in_per_second`, `bytes_in_per_second`, `records_out_per_second`, "
+        "`bytes_out_per_second`; of nodes "
+        "`commit_ms_p99` (of acks=all), `sync_ms_p99`, `stored_bytes` and `disk_free_bytes`, "
+        "too; of groups `lag`"
+    ),
+    node_id=nullable(integer("null: the sum over the nodes that answered")),
+    values=listing(nullable(number()), "null: not known"),
+)
+BUSY_PARTITION = answer(
+    "BusyPartition",
+    topic=text(),
+    partition=count(),
+    leader=nullable(integer("null: it has none now")),
+    **RATES,
+)
 HISTORY = answer(
     "History",
     end_ms=count(
         "Unix time of the last value of each series; those before it lie back by `step_ms` each"
     ),
     step_ms=count(),
-    series=listing(
-        answer(
-            "HistorySeries",
-            name=text(
-                "`records_in_per_second`, `bytes_in_per_second`, `records_out_per_second`, "
-                "`bytes_out_per_second`; of nodes "
-                "`commit_ms_p99` (of acks=all), `sync_ms_p99`, `stored_bytes` and `disk_free_bytes`, "
-                "too; of groups `lag`"
-            ),
-            node_id=nullable(integer("null: the sum over the nodes that answered")),
-            values=listing(nullable(number()), "null: not known"),
-        )
-    ),
+    series=listing(HISTORY_SERIES),
     busiest_partitions=listing(
-        answer(
-            "BusyPartition",
-            topic=text(),
-            partition=count(),
-            leader=nullable(integer("null: it has none now")),
-            **_RATES,
-        ),
+        BUSY_PARTITION,
         "each once, with sums over all nodes: by what they took in the last minute, and those that gave most "
         "behind them",
     ),

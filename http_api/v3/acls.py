@@ -169,21 +169,9 @@ async def _rows(links: Links, acls: Sequence[Acl]) -> list[orjson.Fragment]:
     return rows
 
 
-def _said(acl: Acl) -> dict[str, str]:
-    return {
-        "resource_type": acl.resource_type,
-        "resource_name": acl.name,
-        "pattern_type": acl.pattern_type,
-        "principal": acl.principal,
-        "host": acl.host,
-        "operation": acl.operation,
-        "permission": acl.permission,
-    }
-
-
 def _url(links: Links, acl: Acl) -> str:
     """Return the URL of an entry, with all of its fields in the query, because an entry has no id."""
-    return f"{links.url('acls')}?{urlencode(_said(acl))}"
+    return f"{links.url('acls')}?{urlencode(NEW_ACL.of(acl, resource_name=acl.name))}"
 
 
 def _resource(links: Links, acl: Acl) -> Resource:
@@ -194,5 +182,5 @@ def _resource(links: Links, acl: Acl) -> Resource:
             "resource_name": f"crn:///kafka={links.cluster_id}/acl={acl.principal}",
         },
         "cluster_id": links.cluster_id,
-        **_said(acl),
+        **NEW_ACL.of(acl, resource_name=acl.name),
     }

@@ -69,14 +69,7 @@ async def put_access(call: Call) -> web.Response:
 def _access(call: Call, caller: Caller) -> web.Response:
     image = call.ports.metadata.image
     return json_answer(
-        {
-            "mode": image.access_mode,
-            "version": image.access_version,
-            "principal": caller.principal,
-            "user": caller.user,
-            "token_id": caller.token_id,
-            "is_superuser": caller.is_superuser,
-        }
+        shapes.ACCESS.of(caller, mode=image.access_mode, version=image.access_version)
     )
 
 
@@ -165,13 +158,12 @@ async def delete_user(call: Call) -> web.Response:
 
 
 def _user(call: Call, user: User) -> dict[str, object]:
-    return {
-        "name": user.name,
-        "is_superuser": user.is_superuser,
-        "password_count": len(user.verifiers),
-        "token_count": len(call.ports.metadata.image.tokens_of.get(user.name, ())),
-        "scram_mechanisms": [credential.mechanism for credential in user.scram],
-    }
+    return shapes.USER.of(
+        user,
+        password_count=len(user.verifiers),
+        token_count=len(call.ports.metadata.image.tokens_of.get(user.name, ())),
+        scram_mechanisms=[credential.mechanism for credential in user.scram],
+    )
 
 
 def _require_itself(caller: Caller, present: User | None) -> None:
@@ -263,20 +255,9 @@ def _grant(fields: Fields) -> Grant:
 
 
 def _token(token: Token) -> dict[str, object]:
-    return {
-        "token_id": token.token_id,
-        "user": token.user,
-        "note": token.note,
-        "grants": [
-            {
-                "resource_type": grant.resource_type,
-                "pattern_type": grant.pattern_type,
-                "name": grant.name,
-                "operations": list(grant.operations),
-            }
-            for grant in token.grants
-        ],
-        "created_ms": token.created_ms,
-        "expires_ms": token.expires_ms or None,
-        "parent": token.parent or None,
-    }
+    return shapes.TOKEN.of(
+        token,
+        grants=[shapes.GRANT.of(one, pattern_type=one.pattern_type) for one in token.grants],
+        expires_ms=token.expires_ms or None,
+        parent=token.parent or None,
+    )

@@ -25,8 +25,8 @@ from http_api.protocol.answers import empty_answer, json_answer
 from http_api.protocol.errors import InvalidFieldError
 from http_api.serving.call import Call
 from http_api.serving.routing import check_no_dots
+from http_api.shapes import groups as shapes
 from http_api.shapes.blocks import text
-from http_api.shapes.groups import COMMIT, COMMIT_ITEM, HEARTBEAT, TOPIC_PARTITIONS_IN
 from milena.model.access import Operation, ResourceType
 from milena.model.errors import MalformedRequestError
 
@@ -45,7 +45,7 @@ TOPIC = text_param("topic", "only this topic", text(minLength=1), "orders")
 async def heartbeat(call: Call) -> web.Response:
     """Join a group, stay in it or leave it."""
     wait_ms = WAIT_MS.read(call.query())
-    fields = Fields(await call.json_body(), "the body", HEARTBEAT.fields)
+    fields = Fields(await call.json_body(), "the body", shapes.HEARTBEAT.fields)
     topics = fields.strings("topics") if fields.has("topics") else None
     pattern = fields.label("pattern")
     call.rights.authorize_subscription(topics or (), pattern)
@@ -75,14 +75,11 @@ async def heartbeat(call: Call) -> web.Response:
     # may not see. So leave these topics out of the response.
     is_seen = call.rights.seen(ResourceType.TOPIC)
     return json_answer(
-        {
-            "member_id": answer.member_id,
-            "member_epoch": answer.member_epoch,
-            "generation": answer.generation,
-            "heartbeat_interval_ms": answer.heartbeat_interval_ms,
-            "assignment": by_topic(each_partition(answer.assignment), is_seen),
-            "pending": by_topic(each_partition(answer.pending), is_seen),
-        }
+        shapes.HEARTBEAT_ANSWER.of(
+            answer,
+            assignment=by_topic(each_partition(answer.assignment), is_seen),
+            pending=by_topic(each_partition(answer.pending), is_seen),
+        )
     )
 
 
@@ -91,7 +88,7 @@ def _owned(fields: Fields) -> PartitionsByTopic | None:
         return None
     found = tuple(
         (item.required_text("topic"), tuple(item.integers("partitions", least=0)))
-        for item in fields.objects("owned", TOPIC_PARTITIONS_IN.fields)
+        for item in fields.objects("owned", shapes.TOPIC_PARTITIONS_IN.fields)
     )
     check_count(sum(len(numbers) for _, numbers in found), "partitions")
     return found
@@ -110,9 +107,9 @@ def by_topic(
 
 async def commit(call: Call) -> web.Response:
     """Commit offsets, all or none, as a member or for a group without members."""
-    fields = Fields(await call.json_body(), "the body", COMMIT.fields)
+    fields = Fields(await call.json_body(), "the body", shapes.COMMIT.fields)
     check_count(len(fields.required_items("offsets")), "offsets")
-    offsets = [_offset(item) for item in fields.objects("offsets", COMMIT_ITEM.fields)]
+    offsets = [_offset(item) for item in fields.objects("offsets", shapes.COMMIT_ITEM.fields)]
     call.rights.authorize(Operation.READ, ResourceType.TOPIC, {offset.topic for offset in offsets})
     member_id = fields.text("member_id") or None
     member_epoch = fields.integer("member_epoch", least=-1)
@@ -173,9 +170,9 @@ async def list_groups(call: Call) -> web.Response:
     if sort == _BY_LAG:
         lags = await total_lags(call, [group.group_id for group in found])
         with_lags = page.cut(list(zip(found, lags, strict=True)), _lag_or_least)
-        shown = [{**_head(group), "lag": lag} for group, lag in with_lags]
+        shown = [shapes.GROUP_SUMMARY.of(group, lag=lag) for group, lag in with_lags]
     else:
-        shown = [_head(group) for group in page.cut(found, _GROUP_KEYS[sort])]
+        shown = [shapes.GROUP_SUMMARY.of(one) for one in page.cut(found, _GROUP_KEYS[sort])]
     return json_answer({"total": len(found), "groups": shown})
 
 
@@ -188,24 +185,15 @@ async def get_group(call: Call) -> web.Response:
     group = await call.ports.groups.describe(call.names["group"])
     is_seen = call.rights.seen(ResourceType.TOPIC)
     return json_answer(
-        {
-            **_head(group),
-            "members": [_member(_seen_of(member, is_seen)) for member in group.members],
-            "offsets": offsets_json(one for one in group.offsets if is_seen(one.topic)),
-        }
+        shapes.GROUP.of(
+            group,
+            members=[
+                shapes.GROUP_MEMBER.of(member, **_parts(member))
+                for member in (_seen_of(one, is_seen) for one in group.members)
+            ],
+            offsets=offsets_json(one for one in group.offsets if is_seen(one.topic)),
+        )
     )
-
-
-def _head(group: GroupHead) -> dict[str, object]:
-    return {
-        "group_id": group.group_id,
-        "kind": group.kind.value,
-        "state": group.state.value,
-        "generation": group.generation,
-        "assignor": group.assignor,
-        "coordinator": group.coordinator,
-        "member_count": group.member_count,
-    }
 
 
 def _seen_of(member: MemberDescription, is_seen: Callable[[str], bool]) -> MemberDescription:
@@ -226,16 +214,9 @@ def _seen_of(member: MemberDescription, is_seen: Callable[[str], bool]) -> Membe
     )
 
 
-def _member(member: MemberDescription, partitions_max: int | None = None) -> dict[str, object]:
+def _parts(member: MemberDescription, partitions_max: int | None = None) -> dict[str, object]:
+    """Return the member's partitions, at most so many of each kind."""
     return {
-        "member_id": member.member_id,
-        "instance_id": member.instance_id,
-        "client_id": member.client_id,
-        "host": member.host,
-        "is_rest": member.is_rest,
-        "topics": list(member.topics),
-        "pattern": member.pattern,
-        "member_epoch": member.member_epoch,
         "assignment": by_topic(member.assignment[:partitions_max]),
         "revoking": by_topic(member.revoking[:partitions_max]),
         "pending": by_topic(member.pending[:partitions_max]),
@@ -263,19 +244,20 @@ async def list_members(call: Call) -> web.Response:
     )
     found = matching(members, lambda member: member.member_id, query)
     return json_answer(
-        {
-            **_head(group),
-            "total": len(found),
-            "members": [
-                {
-                    **_member(member, partitions_max),
-                    "assignment_count": len(member.assignment),
-                    "revoking_count": len(member.revoking),
-                    "pending_count": len(member.pending),
-                }
+        shapes.MEMBER_PAGE.of(
+            group,
+            total=len(found),
+            members=[
+                shapes.MEMBER_SUMMARY.of(
+                    member,
+                    **_parts(member, partitions_max),
+                    assignment_count=len(member.assignment),
+                    revoking_count=len(member.revoking),
+                    pending_count=len(member.pending),
+                )
                 for member in page.cut(found, key)
             ],
-        }
+        )
     )
 
 
@@ -304,21 +286,20 @@ async def list_lags(call: Call) -> web.Response:
     else:
         # The order does not depend on the lags. So ask only the leaders of the partitions on this page.
         lags = await with_ends(call, page.cut(found, _PLACE_KEYS[sort]))
-    return json_answer({**_head(group), "total": len(found), "lags": [_lag(lag) for lag in lags]})
+    return json_answer(
+        shapes.LAG_PAGE.of(group, total=len(found), lags=[_lag(lag) for lag in lags])
+    )
 
 
 def _lag(lag: Lag) -> dict[str, object]:
     committed = lag.place.committed
-    return {
-        "topic": committed.topic,
-        "partition": committed.partition,
-        "offset": committed.offset,
-        "end_offset": lag.end_offset,
-        "lag": lag.lag,
-        "member_id": lag.place.member_id,
-        "commit_timestamp": committed.commit_ms,
-        "metadata": committed.metadata,
-    }
+    return shapes.GROUP_LAG.of(
+        committed,
+        end_offset=lag.end_offset,
+        lag=lag.lag,
+        member_id=lag.place.member_id,
+        commit_timestamp=committed.commit_ms,
+    )
 
 
 async def delete(call: Call) -> web.Response:

@@ -20,6 +20,7 @@ from http_api.records.transaction_header import (
 )
 from http_api.serving.call import Call
 from http_api.shapes import requests as shapes
+from http_api.shapes.native import OPEN_TRANSACTION, OPEN_TRANSACTION_PART, TRANSACTION_BEGUN
 from milena.model.access import ResourceType
 from milena.model.requests import (
     TRANSACTION_TIMEOUT_MS_DEFAULT,
@@ -62,14 +63,12 @@ async def begin(call: Call) -> web.Response:
     await note_take_over(call.ports.metadata, call.rights.known_principal, name)
     begun = await call.ports.transactions.begin(name, timeout_ms=timeout_ms)
     return json_answer(
-        {
-            "transactional_id": name,
-            "producer_id": begun.producer_id,
-            "producer_epoch": begun.producer_epoch,
-            "timeout_ms": begun.timeout_ms,
-            "transaction": transaction_text(begun),
-            "visible": begun.is_former_visible,
-        }
+        TRANSACTION_BEGUN.of(
+            begun,
+            transactional_id=name,
+            transaction=transaction_text(begun),
+            visible=begun.is_former_visible,
+        )
     )
 
 
@@ -215,22 +214,11 @@ async def list_transactions(call: Call) -> web.Response:
 def _row(row: _Open, partitions_max: int | None) -> dict[str, object]:
     first = row.first
     parts = sorted(row.parts, key=lambda part: (part.topic, part.partition))
-    return {
-        "producer_id": first.producer_id,
-        "producer_epoch": first.producer_epoch,
-        "transactional_id": first.producer_name,
-        "state": "open" if any(part.state == "open" for part in parts) else "ending",
-        "began_ms": row.began_ms,
-        "timeout_ms": first.timeout_ms,
-        "partition_count": len(parts),
-        "partitions": [
-            {
-                "topic": part.topic,
-                "partition": part.partition,
-                "first_offset": part.first_offset,
-                "records": part.records,
-                "leader": part.leader,
-            }
-            for part in parts[:partitions_max]
-        ],
-    }
+    return OPEN_TRANSACTION.of(
+        first,
+        transactional_id=first.producer_name,
+        state="open" if any(part.state == "open" for part in parts) else "ending",
+        began_ms=row.began_ms,
+        partition_count=len(parts),
+        partitions=[OPEN_TRANSACTION_PART.of(part) for part in parts[:partitions_max]],
+    )
