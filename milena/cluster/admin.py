@@ -9,11 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
 
-from milena.cluster import group_admin
 from milena.cluster.access_admin import AccessAdmin
 from milena.cluster.credentials import ANONYMOUS, Credentials
-from milena.cluster.group_admin import PAGE_ROWS, PartitionLag, group_path
-from milena.cluster.group_views import GroupSummary, GroupView, group_view
+from milena.cluster.group_admin import PAGE_ROWS, GroupAdmin
 from milena.cluster.http import HttpCall, HttpSession, json_of, segment
 from milena.cluster.moves import Move, RequestedMove, planned_moves, running_moves
 from milena.cluster.node_exam import NodeExam, examine, read_metrics
@@ -24,7 +22,7 @@ from milena.errors import NotNowError, UnexpectedAnswerError
 from milena.fields import AnswerFields, Json, given
 from milena.hints import Hinting, hinting
 from milena.model.clock import Clock
-from milena.records import Position, TopicPartition
+from milena.records import TopicPartition
 
 TIMEOUT_S = 15.0
 """The timeout of a call. It is longer than the longest election, so a call may succeed during one."""
@@ -46,7 +44,7 @@ class OffsetRange:
     """The high watermark, or the first offset of the earliest open transaction."""
 
 
-class AdminClient(Hinting, hints="Admin"):
+class AdminClient(GroupAdmin, Hinting, hints="Admin"):
     """Administer the cluster that the node at ``url`` belongs to.
 
         async with AdminClient("http://127.0.0.1:8082") as admin:
@@ -63,7 +61,7 @@ class AdminClient(Hinting, hints="Admin"):
         timeout_s: float = TIMEOUT_S,
         credentials: Credentials = ANONYMOUS,
     ) -> None:
-        self._http = HttpSession(url, timeout_s=timeout_s, credentials=credentials)
+        super().__init__(HttpSession(url, timeout_s=timeout_s, credentials=credentials))
         self._cluster_id: str | None = None
 
     @classmethod
@@ -359,75 +357,6 @@ class AdminClient(Hinting, hints="Admin"):
             TargetNotFoundError: there is no topic of this name.
         """
         await self._http.delete(f"/v3/clusters/{await self.cluster_id()}/topics/{segment(name)}")
-
-    async def groups(self) -> list[GroupSummary]:
-        """Return all consumer groups, in order of their ids."""
-        return await group_admin.groups(self._http)
-
-    async def group(self, group_id: str) -> GroupView:
-        """Return one consumer group: its members, their partitions, and its committed offsets.
-
-        Raises:
-            TargetNotFoundError: there is no group of this id.
-        """
-        return group_view(await self._http.get(group_path(group_id)))
-
-    async def group_lags(self, group: GroupView) -> list[PartitionLag]:
-        """Return a group's progress in each partition that it reads, or has committed in.
-
-        The ends of partitions are requested in parallel.
-        """
-        return await group_admin.lags(self._http, group)
-
-    async def reset_group(
-        self,
-        group_id: str,
-        topic: str,
-        position: Position,
-        *,
-        partitions: Sequence[int] | None = None,
-    ) -> dict[TopicPartition, int]:
-        """Reset the offsets of a group without members, in all partitions of a topic or in some.
-
-        Returns the offsets that were committed.
-
-        Args:
-            group_id: the group.
-            topic: the topic's name.
-            position: an offset (clamped to the readable range), an end, or a time.
-            partitions: the numbers of the partitions; None: all.
-
-        Raises:
-            GroupNotEmptyError: the group has members, which would overwrite the offsets; nothing was changed.
-            TargetNotFoundError: no such topic or partition.
-        """
-        return await group_admin.reset(self._http, group_id, topic, position, partitions=partitions)
-
-    async def reset_plan(
-        self, group_id: str, topic: str, position: Position
-    ) -> dict[int, tuple[int | None, int]]:
-        """Return the committed offset (None without one), and the offset after a reset, of each partition of a topic.
-
-        This changes nothing.
-
-        Args:
-            group_id: the group.
-            topic: the topic's name.
-            position: an offset, an end, or a time.
-
-        Raises:
-            TargetNotFoundError: there is no topic of this name.
-        """
-        return await group_admin.reset_plan(self._http, group_id, topic, position)
-
-    async def delete_group(self, group_id: str) -> None:
-        """Delete a group without members, and its offsets.
-
-        Raises:
-            TargetNotFoundError: there is no group of this id.
-            GroupNotEmptyError: the group has members; nothing was changed.
-        """
-        await self._http.delete(group_path(group_id))
 
     async def transactions(self, *, older_than_ms: int | None = None) -> list[TransactionView]:
         """Return the transactions that leaders hold open, the oldest first."""

@@ -1,11 +1,11 @@
-"""Administration of consumer groups over HTTP; ``milena.cluster.admin.AdminClient`` has these functions as methods."""
+"""Administration of consumer groups over HTTP, as a part of ``milena.cluster.admin.AdminClient``."""
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from milena.cluster.group_views import GroupSummary, GroupView, group_offsets
+from milena.cluster.group_views import GroupSummary, GroupView, group_offsets, group_view
 from milena.cluster.http import HttpSession, segment
 from milena.errors import TargetNotFoundError
 from milena.fields import AnswerFields, Json
@@ -28,8 +28,8 @@ class PartitionLag:
 
     topic: str
     partition: int
-    committed: int | None
-    end: int | None
+    committed: int | None = None
+    end: int | None = None
     lag: int | None = None
     member_id: str | None
 
@@ -40,114 +40,150 @@ def total_lag(rows: Collection[PartitionLag]) -> int | None:
     return sum(known) if known and len(known) == len(rows) else None
 
 
-async def groups(http: HttpSession) -> list[GroupSummary]:
-    """Return all groups, in order of their ids."""
-    answer = AnswerFields(await http.get("/groups"), "groups")
-    found = [entry.read(GroupSummary) for entry in answer.objects("groups")]
-    return sorted(found, key=lambda group: group.group_id)
+class GroupAdmin:
+    """The methods of ``AdminClient`` for consumer groups."""
 
+    def __init__(self, http: HttpSession) -> None:
+        self._http = http
 
-async def lags(http: HttpSession, found: GroupView) -> list[PartitionLag]:
-    """Return the lag of every partition that the group has committed in, or that a member has.
+    async def groups(self) -> list[GroupSummary]:
+        """Return all consumer groups, in order of their ids."""
+        answer = AnswerFields(await self._http.get("/groups"), "groups")
+        found = [entry.read(GroupSummary) for entry in answer.objects("groups")]
+        return sorted(found, key=lambda group: group.group_id)
 
-    The values are those that nodes know now.
-    """
-    owners = {
-        where: member.member_id
-        for member in found.members
-        for where in member.assignment | member.revoking
-    }
-    rows = await _committed(http, found, owners)
-    turn = asyncio.Semaphore(QUESTIONS_MAX)
+    async def group(self, group_id: str) -> GroupView:
+        """Return one consumer group: its members, their partitions, and its committed offsets.
 
-    async def uncommitted(where: TopicPartition) -> None:
-        async with turn:
-            end = await _end(http, where)
-        rows[where] = PartitionLag(
-            topic=where.topic,
-            partition=where.partition,
-            committed=None,
-            end=end,
-            member_id=owners[where],
-        )
+        Raises:
+            TargetNotFoundError: there is no group of this id.
+        """
+        return group_view(await self._http.get(_path(group_id)))
 
-    for where in found.offsets.keys() - rows.keys():
-        # The response leaves out topics that were deleted, or that this client may not see.
-        rows[where] = PartitionLag(
-            topic=where.topic,
-            partition=where.partition,
-            committed=found.offsets[where].offset,
-            end=None,
-            member_id=owners.get(where),
-        )
-    await asyncio.gather(*map(uncommitted, owners.keys() - rows.keys()))
-    return [rows[where] for where in sorted(rows)]
+    async def group_lags(self, group: GroupView) -> list[PartitionLag]:
+        """Return a group's progress in each partition that it reads, or has committed in.
 
-
-async def _committed(
-    http: HttpSession, found: GroupView, owners: Mapping[TopicPartition, str]
-) -> dict[TopicPartition, PartitionLag]:
-    """Return the lags of partitions that the group has committed in."""
-    rows: dict[TopicPartition, PartitionLag] = {}
-    if not found.offsets:
-        return rows
-    skip, total = 0, 1
-    while skip < total:
-        path = f"{group_path(found.summary.group_id)}/lags?skip={skip}&limit={PAGE_ROWS}"
-        answer = AnswerFields(await http.get(path), "lags")
-        total = answer.integer("total")
-        skip += PAGE_ROWS
-        for row in answer.objects("lags"):
-            where = TopicPartition(row.text("topic"), row.integer("partition"))
-            rows[where] = PartitionLag(
-                topic=where.topic,
-                partition=where.partition,
-                committed=row.integer("offset"),
-                end=row.optional_integer("end_offset"),
-                member_id=owners.get(where) or row.optional_text("member_id"),
-                lag=row.optional_integer("lag"),
-            )
-    return rows
-
-
-async def reset(
-    http: HttpSession,
-    group_id: str,
-    topic: str,
-    position: Position,
-    *,
-    partitions: Sequence[int] | None,
-) -> dict[TopicPartition, int]:
-    """Commit other offsets for a group without members; return what was committed."""
-    body: dict[str, Json] = {"topic": topic, "to": _reset_target(position)}
-    if partitions is not None:
-        body["partitions"] = list(partitions)
-    answer = AnswerFields(await http.post(f"{group_path(group_id)}/offsets:reset", body), "reset")
-    return {where: offset.offset for where, offset in group_offsets(answer).items()}
-
-
-async def reset_plan(
-    http: HttpSession, group_id: str, topic: str, position: Position
-) -> dict[int, tuple[int | None, int]]:
-    """Return the offset now, and the offset after a reset, of each partition."""
-    found, total = dict[int, tuple[int | None, int]](), 1
-    while len(found) < total:
-        query = {
-            "topic": topic,
-            "to": str(_reset_target(position)),
-            "skip": str(len(found)),
-            "limit": str(PAGE_ROWS),
+        The ends of partitions are requested in parallel.
+        """
+        owners = {
+            where: member.member_id
+            for member in group.members
+            for where in member.assignment | member.revoking
         }
-        answer = AnswerFields(
-            await http.get(f"{group_path(group_id)}/offsets:reset", query), "reset"
-        )
-        total = answer.integer("total")
-        rows = list(answer.objects("partitions"))
-        if not rows:
-            break
-        for row in rows:
-            found[row.integer("partition")] = (row.optional_integer("now"), row.integer("then"))
-    return found
+        rows = await self._committed(group, owners)
+        turn = asyncio.Semaphore(QUESTIONS_MAX)
+
+        async def uncommitted(where: TopicPartition) -> None:
+            async with turn:
+                end = await self._end(where)
+            rows[where] = PartitionLag(**where._asdict(), end=end, member_id=owners[where])
+
+        for where in group.offsets.keys() - rows.keys():
+            # The response leaves out topics that were deleted, or that this client may not see.
+            committed = group.offsets[where].offset
+            rows[where] = PartitionLag(
+                **where._asdict(), committed=committed, member_id=owners.get(where)
+            )
+        await asyncio.gather(*map(uncommitted, owners.keys() - rows.keys()))
+        return [rows[where] for where in sorted(rows)]
+
+    async def _committed(
+        self, group: GroupView, owners: Mapping[TopicPartition, str]
+    ) -> dict[TopicPartition, PartitionLag]:
+        """Return the lags of partitions that the group has committed in."""
+        rows: dict[TopicPartition, PartitionLag] = {}
+        if not group.offsets:
+            return rows
+        skip, total = 0, 1
+        while skip < total:
+            path = f"{_path(group.summary.group_id)}/lags?skip={skip}&limit={PAGE_ROWS}"
+            answer = AnswerFields(await self._http.get(path), "lags")
+            total = answer.integer("total")
+            skip += PAGE_ROWS
+            for row in answer.objects("lags"):
+                where = TopicPartition(row.text("topic"), row.integer("partition"))
+                rows[where] = PartitionLag(
+                    **where._asdict(),
+                    committed=row.integer("offset"),
+                    end=row.optional_integer("end_offset"),
+                    member_id=owners.get(where) or row.optional_text("member_id"),
+                    lag=row.optional_integer("lag"),
+                )
+        return rows
+
+    async def _end(self, where: TopicPartition) -> int | None:
+        path = f"/topics/{segment(where.topic)}/partitions/{where.partition}/offsets"
+        try:
+            return AnswerFields(await self._http.get(path), "offsets").integer("end_offset")
+        except TargetNotFoundError:
+            # The topic was deleted since the group was described.
+            return None
+
+    async def reset_group(
+        self,
+        group_id: str,
+        topic: str,
+        position: Position,
+        *,
+        partitions: Sequence[int] | None = None,
+    ) -> dict[TopicPartition, int]:
+        """Reset the offsets of a group without members, in all partitions of a topic or in some.
+
+        Returns the offsets that were committed.
+
+        Args:
+            group_id: the group.
+            topic: the topic's name.
+            position: an offset (clamped to the readable range), an end, or a time.
+            partitions: the numbers of the partitions; None: all.
+
+        Raises:
+            GroupNotEmptyError: the group has members, which would overwrite the offsets; nothing was changed.
+            TargetNotFoundError: no such topic or partition.
+        """
+        body: dict[str, Json] = {"topic": topic, "to": _reset_target(position)}
+        if partitions is not None:
+            body["partitions"] = list(partitions)
+        answer = await self._http.post(f"{_path(group_id)}/offsets:reset", body)
+        committed = group_offsets(AnswerFields(answer, "reset"))
+        return {where: offset.offset for where, offset in committed.items()}
+
+    async def reset_plan(
+        self, group_id: str, topic: str, position: Position
+    ) -> dict[int, tuple[int | None, int]]:
+        """Return the committed offset (None without one), and the offset after a reset, of each partition of a topic.
+
+        This changes nothing.
+
+        Args:
+            group_id: the group.
+            topic: the topic's name.
+            position: an offset, an end, or a time.
+
+        Raises:
+            TargetNotFoundError: there is no topic of this name.
+        """
+        path, to = f"{_path(group_id)}/offsets:reset", str(_reset_target(position))
+        found, total = dict[int, tuple[int | None, int]](), 1
+        while len(found) < total:
+            query = {"topic": topic, "to": to, "skip": str(len(found)), "limit": str(PAGE_ROWS)}
+            answer = AnswerFields(await self._http.get(path, query), "reset")
+            total = answer.integer("total")
+            rows = list(answer.objects("partitions"))
+            if not rows:
+                break
+            for row in rows:
+                found[row.integer("partition")] = (row.optional_integer("now"), row.integer("then"))
+        return found
+
+    async def delete_group(self, group_id: str) -> None:
+        """Delete a group without members, and its offsets.
+
+        Raises:
+            TargetNotFoundError: there is no group of this id.
+            GroupNotEmptyError: the group has members; nothing was changed.
+        """
+        await self._http.delete(_path(group_id))
 
 
 def _reset_target(position: Position) -> str | int:
@@ -165,15 +201,5 @@ def _reset_target(position: Position) -> str | int:
             return position
 
 
-async def _end(http: HttpSession, where: TopicPartition) -> int | None:
-    path = f"/topics/{segment(where.topic)}/partitions/{where.partition}/offsets"
-    try:
-        return AnswerFields(await http.get(path), "offsets").integer("end_offset")
-    except TargetNotFoundError:
-        # The topic was deleted since the group was described.
-        return None
-
-
-def group_path(group_id: str) -> str:
-    """Return the path of a group."""
+def _path(group_id: str) -> str:
     return f"/groups/{segment(group_id)}"

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from milena.cluster.group_admin import reset
+from milena.cluster.group_admin import GroupAdmin
 from milena.records import LastN
 from tests.support.command_lines import runner
 from tests.support.fakes.api import FakeApi
@@ -174,7 +174,7 @@ async def test_a_member_of_a_group_needs_a_topic_that_is_there(milena):
 @pytest.mark.parametrize(("position", "error"), [("latest", TypeError), (LastN(3), ValueError)])
 async def test_a_reset_to_what_is_no_offset_is_refused_before_anybody_is_asked(position, error):
     with pytest.raises(error, match=r"not a position|not to a number"):
-        await reset(None, "g", "t", position, partitions=None)
+        await GroupAdmin(None).reset_group("g", "t", position)
 
 
 async def test_a_classic_group_is_named_as_one(api, milena):
