@@ -40,6 +40,8 @@ the id under which nodes log the request, if a node responded. ``is_retriable`` 
 later, unchanged, and that a repeat cannot have its effect twice.
 """
 
+from typing import Self
+
 from milena.model.errors import MilenaError
 
 
@@ -128,12 +130,23 @@ class AnswerError(ClientError, code="refused"):
     """
 
     def __init__(
-        self, message: str, *, status: int, error_code: int | None, request_id: str | None = None
+        self,
+        message: str,
+        *,
+        status: int,
+        error_code: int | None = None,
+        request_id: str | None = None,
     ) -> None:
         super().__init__(message)
         self.status = status
         self.error_code = error_code
         self._request_id = request_id
+
+    def reworded(self, message: str) -> Self:
+        """Return the same error with another message."""
+        return type(self)(
+            message, status=self.status, error_code=self.error_code, request_id=self._request_id
+        )
 
 
 class CredentialsRefusedError(AnswerError, code="credentials_refused"):

@@ -319,13 +319,8 @@ class HttpSession:
         try:
             json_of(answer, what)
         except (CredentialsRefusedError, NotPermittedError) as error:
-            told = f"{error.message.rstrip('.')}; {self._credentials.advice(answer.status)}"
-            return type(error)(
-                told,
-                status=error.status,
-                error_code=error.error_code,
-                request_id=error.request_id,
-            )
+            advice = self._credentials.advice(answer.status)
+            return error.reworded(f"{error.message.rstrip('.')}; {advice}")
         raise AssertionError(f"HTTP {answer.status} is a refusal")
 
     async def _send_as(
@@ -363,7 +358,7 @@ class HttpSession:
             message = f"no answer from {url} to {call.method} {call.path}: {reason}"
             if call.is_repeatable:
                 raise UnreachableError(message) from error
-            raise UnknownResultError(message, status=504, error_code=None) from error
+            raise UnknownResultError(message, status=504) from error
         self._answered.add(url)
         coding = answer.headers.get("Content-Encoding", "identity")
         if coding != "identity":
@@ -426,7 +421,7 @@ def segment(name: str) -> str:
     if not isinstance(name, str):
         raise TypeError(f"a name is text, not {type(name).__name__}: {name!r}")
     if not name:
-        raise TargetNotFoundError("'' is not a name; give one", status=404, error_code=None)
+        raise TargetNotFoundError("'' is not a name; give one", status=404)
     return quote(name, safe="")
 
 

@@ -41,7 +41,7 @@ def describe_transaction(target: ClusterTarget, name: str, is_json: bool) -> Non
         if name in (str(found.producer_id), found.transactional_id)
     ]
     if not wanted:
-        raise TargetNotFoundError(f"no transaction of {name} is open", status=404, error_code=None)
+        raise TargetNotFoundError(f"no transaction of {name} is open", status=404)
     if is_json:
         click.echo(output.as_json([_json(found) for found in wanted]))
         return

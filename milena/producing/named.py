@@ -138,11 +138,8 @@ class NamedProducer:
             except _PositionLostError:
                 continue
             except ProducerFencedError as error:
-                self._fenced = ProducerFencedError(
-                    f"another program took the name {self.name} over: {error.message}",
-                    status=error.status,
-                    error_code=error.error_code,
-                    request_id=error.request_id,
+                self._fenced = error.reworded(
+                    f"another program took the name {self.name} over: {error.message}"
                 )
                 raise self._fenced from error
             self.position = self._perhaps
@@ -175,7 +172,6 @@ class NamedProducer:
                 f"{found} records of {self.name} are written, and by this program {self.position}: another one writes "
                 "under the name",
                 status=409,
-                error_code=None,
             )
             raise self._fenced
         self.position = found

@@ -284,7 +284,6 @@ class Sender:
                 raise UnknownResultError(
                     f"{lane.topic}-{lane.partition} has another leader, and the former did not answer",
                     status=504,
-                    error_code=None,
                 )
 
     async def _look_after_leader(self) -> None:
@@ -318,11 +317,8 @@ class Sender:
             ) from error
         except NotPermittedError as error:
             # The node's error is about a producer id and names no topic. Add the topic of these records.
-            raise NotPermittedError(
-                f"{error.message}; nothing was written to {lane.topic}",
-                status=error.status,
-                error_code=error.error_code,
-            ) from error
+            told = f"{error.message}; nothing was written to {lane.topic}"
+            raise error.reworded(told) from error
 
     async def close(self) -> None:
         """Cancel a request for an id that no lane waits for any more."""

@@ -169,9 +169,7 @@ class TransactionWrites:
         assert self.identity is not None, "the transaction has started"
         if self._is_numbered:
             raise TransactionAbortedError(
-                "a write before is of unknown fate; the transaction cannot be committed",
-                status=409,
-                error_code=None,
+                "a write before is of unknown fate; the transaction cannot be committed", status=409
             )
         self._is_numbered = True
         return self.identity
@@ -390,7 +388,6 @@ class Transaction(Producer):
             raise UnknownResultError(
                 f"not known what became of a transaction of '{self._owner.name}': {error.message}",
                 status=504,
-                error_code=None,
             ) from error
 
 

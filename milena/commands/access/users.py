@@ -82,7 +82,6 @@ def create_user(
             raise TargetExistsError(
                 f"user {name} is there already: milena users change {name} sets its password",
                 status=409,
-                error_code=None,
             )
         return await client.access.put_user(
             name, password=password, is_superuser=is_superuser, scram=has_scram or None
