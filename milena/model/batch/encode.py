@@ -85,16 +85,17 @@ def encode_payload(
     Raises:
         InvalidRecordError: no batch can hold these records.
     """
-    fields, packed = _describe_payload(
+    return _assemble_payload(
         payload,
         record_count,
+        stamp=NO_STAMP,
         attributes=codec,
         last_offset_delta=max(record_count - 1, 0),
         base_timestamp_ms=base_timestamp_ms,
         latest_timestamp_ms=latest_timestamp_ms,
         producer=None,
+        extensions=b"",
     )
-    return frame_batch(NO_STAMP, BODY.pack(*fields), b"", packed)
 
 
 def encode_marker(
@@ -196,75 +197,56 @@ def _assemble(
     producer: ProducerStamp | None,
     extensions: bytes,
 ) -> bytes:
-    fields, payload = _describe(
-        columns,
-        attributes=attributes,
-        last_offset_delta=last_offset_delta,
-        base_timestamp_ms=base_timestamp_ms,
-        producer=producer,
-    )
-    try:
-        body = BODY.pack(*fields)
-    except StructError:
-        raise InvalidRecordError(
-            f"timestamp {base_timestamp_ms} is not a number of 64 bits (ms since 1970)"
-        ) from None
-    return frame_batch(stamp, body, extensions, payload)
-
-
-_Fields = tuple[int, int, int, int, int, int, int, int, int]
-"""A header's fields from ``attributes`` to ``uncompressed_bytes``, as ``BODY`` packs them."""
-
-
-def _describe(
-    columns: RecordColumns,
-    *,
-    attributes: int,
-    last_offset_delta: int,
-    base_timestamp_ms: int,
-    producer: ProducerStamp | None,
-) -> tuple[_Fields, bytes]:
-    """Return the header fields for these records, and the payload."""
     record_count = len(columns.values)
     for column in (columns.offset_deltas, columns.timestamp_deltas, columns.keys, columns.headers):
         assert column is None or len(column) == record_count, (len(column), record_count)
     deltas = columns.timestamp_deltas
-    return _describe_payload(
+    return _assemble_payload(
         pack_columns(columns),
         record_count,
+        stamp=stamp,
         attributes=attributes,
         last_offset_delta=last_offset_delta,
         base_timestamp_ms=base_timestamp_ms,
         latest_timestamp_ms=base_timestamp_ms + max(deltas) if deltas else base_timestamp_ms,
         producer=producer,
+        extensions=extensions,
     )
 
 
-def _describe_payload(
+def _assemble_payload(
     plain: bytes,
     record_count: int,
     *,
+    stamp: Stamp,
     attributes: int,
     last_offset_delta: int,
     base_timestamp_ms: int,
     latest_timestamp_ms: int,
     producer: ProducerStamp | None,
-) -> tuple[_Fields, bytes]:
+    extensions: bytes,
+) -> bytes:
     if len(plain) > BATCH_BYTES_MAX:
         raise InvalidRecordError(f"{len(plain)} bytes of records do not fit into one batch")
-    fields = (
-        attributes,
-        record_count,
-        last_offset_delta,
-        base_timestamp_ms,
-        latest_timestamp_ms,
-        NO_PRODUCER if producer is None else producer.producer_id,
-        -1 if producer is None else producer.producer_epoch,
-        -1 if producer is None else producer.base_sequence,
-        len(plain),
-    )
     codec = CODECS[attributes & CODEC_MASK]
-    return fields, plain if codec is Codec.NONE else compress(codec, plain)
+    payload = plain if codec is Codec.NONE else compress(codec, plain)
+    try:
+        body = BODY.pack(
+            attributes,
+            record_count,
+            last_offset_delta,
+            base_timestamp_ms,
+            latest_timestamp_ms,
+            NO_PRODUCER if producer is None else producer.producer_id,
+            -1 if producer is None else producer.producer_epoch,
+            -1 if producer is None else producer.base_sequence,
+            len(plain),
+        )
+    except StructError:
+        raise InvalidRecordError(
+            f"timestamp {base_timestamp_ms} is not a number of 64 bits (ms since 1970)"
+        ) from None
+    return frame_batch(stamp, body, extensions, payload)
 
 
 def with_codec(batch: bytes, codec: Codec) -> bytes:

@@ -304,26 +304,16 @@ class BatchHeader:
         client = self.client
         if client is None:
             return self
-        fields = (
-            self.batch_bytes,
-            self.magic,
-            self.header_bytes,
-            self.base_offset,
-            self.leader_epoch,
-            self.append_time_ms,
-            self.stamp_crc,
-            self.crc,
-            self.attributes & ~TRANSACTIONAL_BIT,
-            self.record_count,
-            self.last_offset_delta,
-            self.base_timestamp_ms,
-            self.max_timestamp_ms,
-            client.producer_id,
-            client.producer_epoch,
-            client.base_sequence,
-            self.uncompressed_bytes,
+        header = self.stamped(
+            base_offset=self.base_offset,
+            leader_epoch=self.leader_epoch,
+            append_time_ms=self.append_time_ms,
         )
-        return BatchHeader(fields, self.request_keys, self.delete_horizon_ms)
+        header.attributes &= ~TRANSACTIONAL_BIT
+        header.producer_id, header.producer_epoch = client.producer_id, client.producer_epoch
+        header.base_sequence = client.base_sequence
+        header.transaction = header.client = None
+        return header
 
     @property
     def codec(self) -> Codec:
