@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from http_api.formats import arrow, binary_v2, json_v2, text_v2
-from http_api.formats.rows import RowWriter, json_list
+from http_api.formats.rows import RowWriter, Showing, json_list, text_json
 from http_api.formats.selection import Selection, select
 from http_api.protocol.errors import UnreadableRecordError
 from http_api.protocol.media import (
@@ -19,6 +19,9 @@ from milena.model.batch.encode import column_batch
 from milena.model.batch.header import BatchHeader
 from milena.model.errors import CorruptBatchError
 from milena.model.requests import FetchResult
+
+_JSON = Showing("JSON", json_v2.shown, json_v2.shown_item)
+_TEXT = Showing("text in UTF-8", text_v2.shown, text_json)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,16 +85,15 @@ def encode_records(result: FetchResult, wanted: Wanted) -> RecordsBody:
     if wanted.has_faults or wanted.type.format is RecordFormat.BINARY:
         rows = rows_of(writer, selection, wanted.type.format or RecordFormat.JSON)
     else:
-        is_text = wanted.type.format is RecordFormat.TEXT
-        rows, bad_offset = (text_v2 if is_text else json_v2).encode(writer, selection)
+        form = _TEXT if wanted.type.format is RecordFormat.TEXT else _JSON
+        rows, bad_offset = writer.up_to_fault(selection, form)
         if bad_offset is not None and wanted.type.format is None:
-            rows = json_v2.encode_each(writer, selection)
+            rows = writer.each(selection, form)
         elif bad_offset is not None and rows:
             next_offset = bad_offset
         elif bad_offset is not None:
             raise UnreadableRecordError(
-                f"the record at offset {bad_offset} of {wanted.topic}-{wanted.partition} is not "
-                f"{'text in UTF-8' if is_text else 'JSON'}; "
+                f"the record at offset {bad_offset} of {wanted.topic}-{wanted.partition} is not {form.name}; "
                 f"ask for {BINARY_V2_TYPE}, or go on at offset {bad_offset + 1}"
             )
     return RecordsBody(
@@ -175,6 +177,4 @@ def rows_of(writer: RowWriter, selection: Selection, format_: RecordFormat) -> l
     """Return one JSON row for each record; a record that the format cannot represent becomes an error row."""
     if format_ is RecordFormat.BINARY:
         return binary_v2.encode(writer, selection)
-    if format_ is RecordFormat.TEXT:
-        return text_v2.encode_each(writer, selection)
-    return json_v2.encode_each(writer, selection)
+    return writer.each(selection, _TEXT if format_ is RecordFormat.TEXT else _JSON)

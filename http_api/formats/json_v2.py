@@ -10,8 +10,8 @@ import orjson
 
 from http_api.formats import exact_json
 from http_api.formats.envelope import Column
-from http_api.formats.rows import RowWriter
-from http_api.formats.selection import Selection
+from http_api.formats.rows import Shown
+from http_api.formats.selection import Slice
 
 # Compact JSON has no newline. So many items can be written as one list with newlines between them, and then be split.
 _SEPARATOR = orjson.Fragment(b"\n")
@@ -40,41 +40,17 @@ def encode_items(items: list[Any], field: str, first: int) -> Column:
     return [*encoded]
 
 
-def encode(writer: RowWriter, selection: Selection) -> tuple[list[bytes], int | None]:
-    """Return the rows up to the first record whose key or value is not JSON, and its offset."""
-    rows: list[bytes] = []
-    for piece in selection.slices:
-        good = _json_count(piece.values)
-        if piece.keys is not None:
-            good = min(good, _json_count(piece.keys))
-        sound = piece.between(0, good)
-        rows += writer.rows(sound, sound.keys, sound.values)
-        if good < len(piece.values):
-            return rows, piece.offsets[good]
-    return rows, None
+def shown(piece: Slice) -> Shown:
+    """Return keys and values as they are stored, and the records in which one of them is not JSON (``Showing``)."""
+    faults = _faults(piece.values)
+    if piece.keys is not None:
+        faults |= _faults(piece.keys)
+    return piece.keys, piece.values, faults
 
 
-def encode_each(writer: RowWriter, selection: Selection) -> list[bytes]:
-    """Return a row for each record. A record that is not JSON becomes an error object."""
-    rows: list[bytes] = []
-    for piece in selection.slices:
-        faults = _faults(piece.values)
-        if piece.keys is not None:
-            faults |= _faults(piece.keys)
-        if not faults:
-            rows += writer.rows(piece, piece.keys, piece.values)
-            continue
-        for index in range(len(piece.values)):
-            if index in faults:
-                rows.append(writer.fault_row(piece, index, _shown, "JSON"))
-            else:
-                one = piece.between(index, index + 1)
-                rows += writer.rows(one, one.keys, one.values)
-    return rows
-
-
-def _shown(item: bytes) -> bytes | None:
-    return item if _json_count([item]) else None
+def shown_item(item: bytes) -> bytes | None:
+    """Return a key or value that is JSON; None if it is not."""
+    return None if _faults([item]) else item
 
 
 def _faults(column: Sequence[bytes | None]) -> set[int]:
@@ -89,17 +65,3 @@ def _faults(column: Sequence[bytes | None]) -> set[int]:
         except orjson.JSONDecodeError:
             faults.add(index)
     return faults
-
-
-def _json_count(column: Sequence[bytes | None]) -> int:
-    """Return how many items from the first on are JSON."""
-    loads = orjson.loads
-    count = 0
-    try:
-        for item in column:
-            if item is not None:
-                loads(item)
-            count += 1
-    except orjson.JSONDecodeError:
-        return count
-    return count

@@ -5,16 +5,29 @@ Keys and values are passed as JSON text and are written unchanged. A loop in C f
 
 from binascii import b2a_base64
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 import orjson
 
-from http_api.formats.selection import Slice
+from http_api.formats.selection import Selection, Slice
 from milena.model.columns import Headers
 
 Column = Sequence[bytes | None]
 
+Shown = tuple[Column | None, Column, set[int]]
+"""Keys and values of a slice as JSON texts, and the positions of records that the format cannot represent."""
+
 FAULT_CODE = 42203
 """The error code for a record that the format cannot represent: Confluent's for "JSON conversion failed"."""
+
+
+class Showing(NamedTuple):
+    """A format that cannot represent every record."""
+
+    name: str
+    slice: Callable[[Slice], Shown]
+    item: Callable[[bytes], bytes | None]
+    """Return a key or value as JSON text; None if it is not of this format."""
 
 
 class RowWriter:
@@ -42,19 +55,41 @@ class RowWriter:
             return map(self._plain.__mod__, columns)
         return self._decorated(columns, piece.headers or [None] * len(values))
 
-    def fault_row(
-        self, piece: Slice, index: int, show: Callable[[bytes], bytes | None], what: str
-    ) -> bytes:
+    def up_to_fault(self, selection: Selection, form: Showing) -> tuple[list[bytes], int | None]:
+        """Return the rows up to the first record that the format cannot represent, and its offset."""
+        rows: list[bytes] = []
+        for piece in selection.slices:
+            keys, values, faults = form.slice(piece)
+            if faults:
+                good = min(faults)
+                keys = None if keys is None else keys[:good]
+                rows += self.rows(piece.between(0, good), keys, values[:good])
+                return rows, piece.offsets[good]
+            rows += self.rows(piece, keys, values)
+        return rows, None
+
+    def each(self, selection: Selection, form: Showing) -> list[bytes]:
+        """Return a row for each record; an error row for one that the format cannot represent."""
+        rows: list[bytes] = []
+        for piece in selection.slices:
+            keys, values, faults = form.slice(piece)
+            whole = list(self.rows(piece, keys, values))
+            for index in faults:
+                whole[index] = self._fault_row(piece, index, form)
+            rows += whole
+        return rows
+
+    def _fault_row(self, piece: Slice, index: int, form: Showing) -> bytes:
         """Return an error row for a record that the format cannot represent.
 
-        ``show`` turns a key or value into JSON text, or into None if it is not of the format ``what``. The row then has
-        a field ``key_text`` or ``value_text`` if the bytes are UTF-8, and otherwise ``key_base64`` or ``value_base64``.
+        A key or value that is not of the format is in a field ``key_text`` or ``value_text`` if the bytes are UTF-8,
+        and otherwise in ``key_base64`` or ``value_base64``.
         """
         parts: list[bytes] = []
         wrong: list[str] = []
         for name, column in (("key", piece.keys), ("value", piece.values)):
             item = None if column is None else column[index]
-            shown = b"null" if item is None else show(item)
+            shown = b"null" if item is None else form.item(item)
             if shown is not None:
                 parts.append(b'"%b":%b' % (name.encode(), shown))
             else:
@@ -66,7 +101,7 @@ class RowWriter:
                         b'"%b_base64":"%b"' % (name.encode(), b2a_base64(item, newline=False))
                     )
                 wrong.append(name)
-        fault = f"{' and '.join(wrong)} {'is' if len(wrong) == 1 else 'are'} not {what}"
+        fault = f"{' and '.join(wrong)} {'is' if len(wrong) == 1 else 'are'} not {form.name}"
         row = b'{"topic":%b,%b,"partition":%d,"offset":%d' % (
             self._topic,
             b",".join(parts),

@@ -8,8 +8,8 @@ from typing import Any
 
 from http_api.describing.schemas import json_kind
 from http_api.formats.envelope import Column
-from http_api.formats.rows import RowWriter, text_json
-from http_api.formats.selection import Selection, Slice
+from http_api.formats.rows import Shown, text_json
+from http_api.formats.selection import Slice
 from milena.model.errors import InvalidRecordError
 
 
@@ -31,33 +31,8 @@ def decode_items(items: list[Any], field: str, first: int) -> Column:
         ) from None
 
 
-def encode(writer: RowWriter, selection: Selection) -> tuple[list[bytes], int | None]:
-    """Return the rows up to the first record whose key or value is not UTF-8, and its offset."""
-    rows: list[bytes] = []
-    for piece in selection.slices:
-        keys, values, faults = _columns(piece)
-        good = min(faults, default=len(values))
-        keys = None if keys is None else keys[:good]
-        rows += writer.rows(piece.between(0, good), keys, values[:good])
-        if good < len(values):
-            return rows, piece.offsets[good]
-    return rows, None
-
-
-def encode_each(writer: RowWriter, selection: Selection) -> list[bytes]:
-    """Return a row for each record. A record that is not UTF-8 becomes an error object."""
-    rows: list[bytes] = []
-    for piece in selection.slices:
-        keys, values, faults = _columns(piece)
-        whole = list(writer.rows(piece, keys, values))
-        for index in faults:
-            whole[index] = writer.fault_row(piece, index, text_json, "text in UTF-8")
-        rows += whole
-    return rows
-
-
-def _columns(piece: Slice) -> tuple[Column | None, Column, set[int]]:
-    """Return keys and values as JSON strings, and the positions of records that cannot be shown."""
+def shown(piece: Slice) -> Shown:
+    """Return keys and values as JSON strings, and the records in which one of them is not UTF-8 (``Showing``)."""
     values = _strings(piece.values)
     faults = _faults(piece.values, values)
     if piece.keys is None:
