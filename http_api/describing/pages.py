@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from http_api.describing.params import ChoiceParam, IntegerParam, Param, text_param
+from http_api.describing.params import ChoiceParam, IntegerParam, Param
 from http_api.shapes.blocks import text
 
 N = TypeVar("N")
@@ -29,7 +29,7 @@ ORDER = ChoiceParam(
     words={"asc": False, "desc": True},
     hint="asc or desc",
 )
-CONTAINS = text_param(
+CONTAINS = Param(
     "contains", "those alone whose name has this in it, in whatever case", text(), "ord"
 )
 PARTITIONS = IntegerParam(

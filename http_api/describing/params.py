@@ -4,7 +4,7 @@ A value that is out of range or not a number is malformed (400). The message nam
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from enum import StrEnum, unique
 from typing import Generic, TypeVar
 
@@ -25,15 +25,16 @@ class ParamPlace(StrEnum):
     HEADER = "header"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Param:
     """A parameter as the OpenAPI document describes it."""
 
     name: str
-    place: ParamPlace
     description: str
     schema: Schema
     example: Json = None
+    _: KW_ONLY
+    place: ParamPlace = ParamPlace.QUERY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +68,7 @@ class IntegerParam(Generic[D]):
         schema = integer(minimum=self.least)
         if self.default is not None:
             schema = {**schema, "default": self.default}
-        return _in_query(self.name, self.description, schema)
+        return Param(self.name, self.description, schema)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,22 +102,4 @@ class ChoiceParam(Generic[T]):
         """The parameter's description."""
         words = list(self.words)
         schema = text(enum=words, default=words[0])
-        return _in_query(self.name, self.description, schema)
-
-
-def text_param(name: str, description: str, schema: Schema, example: Json = None) -> Param:
-    """Return the description of a text parameter, which the handler itself reads from the query."""
-    return _in_query(name, description, schema, example)
-
-
-def path_param(name: str, description: str, schema: Schema, example: Json) -> Param:
-    """Return the description of a parameter in a path."""
-    return Param(
-        name=name, place=ParamPlace.PATH, description=description, schema=schema, example=example
-    )
-
-
-def _in_query(name: str, description: str, schema: Schema, example: Json = None) -> Param:
-    return Param(
-        name=name, place=ParamPlace.QUERY, description=description, schema=schema, example=example
-    )
+        return Param(self.name, self.description, schema)

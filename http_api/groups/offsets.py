@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from aiohttp import web
 
 from http_api.describing.pages import LIMIT, RowPage
-from http_api.describing.params import text_param
+from http_api.describing.params import Param
 from http_api.describing.schemas import Fields, check_count, integer_text, is_integer, json_kind
 from http_api.formats.envelope import parse_time
 from http_api.ports.groups import PartitionCommit, Reset, ResetTarget, TopicPartition
@@ -18,8 +18,8 @@ from milena.model.access import Operation, ResourceType
 from milena.model.errors import GroupNotFoundError, MalformedRequestError
 
 _TARGETS = "earliest, latest, an offset or an ISO-8601 time"
-RESET_TOPIC = text_param("topic", "the topic to go on elsewhere in", text(minLength=1), "orders")
-TO = text_param("to", f"{_TARGETS}: the first record at or after it", text(), "earliest")
+RESET_TOPIC = Param("topic", "the topic to go on elsewhere in", text(minLength=1), "orders")
+TO = Param("to", f"{_TARGETS}: the first record at or after it", text(), "earliest")
 
 
 def offsets_json(offsets: Iterable[PartitionCommit]) -> Mapping[str, Mapping[str, object]]:

@@ -4,7 +4,7 @@ from math import isfinite
 
 from aiohttp import web
 
-from http_api.describing.params import text_param
+from http_api.describing.params import Param
 from http_api.ports.node import BusyPartition, HistorySeries, HistoryView
 from http_api.protocol.answers import json_answer
 from http_api.serving.call import Call
@@ -13,8 +13,8 @@ from http_api.shapes.blocks import text
 from milena.model.access import CLUSTER_NAME, Operation, ResourceType
 from milena.model.errors import MalformedRequestError
 
-TOPIC = text_param("topic", "what was done for this topic", text(), "orders")
-GROUP = text_param("group", "how far this group was behind", text(), "billing")
+TOPIC = Param("topic", "what was done for this topic", text(), "orders")
+GROUP = Param("group", "how far this group was behind", text(), "billing")
 
 
 async def get_history(call: Call) -> web.Response:

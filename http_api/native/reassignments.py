@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from aiohttp import web
 
 from http_api.describing.pages import RowPage, matching, sort_param
-from http_api.describing.params import IntegerParam, text_param
+from http_api.describing.params import IntegerParam, Param
 from http_api.describing.schemas import Fields, json_kind
 from http_api.ports.node import (
     PlannedReassignment,
@@ -25,7 +25,7 @@ from milena.model.errors import MalformedRequestError
 TARGETS_MAX = 10_000
 """The number of partitions that one request may name."""
 
-TOPIC = text_param("topic", "only partitions of this topic", text(), "orders")
+TOPIC = Param("topic", "only partitions of this topic", text(), "orders")
 PARTITION = IntegerParam(
     name="partition", description="only this one; needs `topic`", least=0, default=None
 )

@@ -13,7 +13,7 @@ from http_api.shapes.requests import DELETE_RECORDS, LATEST
 
 async def delete_records(call: Call) -> web.Response:
     """Delete the records below an offset, on every in-sync replica."""
-    partition = partition_number(call)
+    partition = partition_number(call.names)
     timeout_ms = call.ports.limits.produce_wait_ms(TIMEOUT_MS.read(call.query()))
     fields = Fields(await call.json_body(), "the body", DELETE_RECORDS.fields)
     before = None

@@ -18,7 +18,7 @@ from http_api.protocol.media import RecordFormat, metadata_type, names_record_fo
 from http_api.records.conditions import ExpectedEnd
 from http_api.records.idempotency_key import idempotency_of
 from http_api.records.receipts import encode_receipts
-from http_api.serving.lookup import parse_partition
+from http_api.serving.lookup import partition_number
 from milena.model.pending import Pending
 from milena.model.requests import (
     Acks,
@@ -233,7 +233,7 @@ def prepare_to_produce(
     head = read_head(
         ports,
         names["topic"],
-        parse_partition(names) if "partition" in names else None,
+        partition_number(names) if "partition" in names else None,
         raw_query=raw_query,
         content_type=headers.get("content-type", ""),
         accept=headers.get("accept", ""),

@@ -47,7 +47,7 @@ async def find_partition(call: Call) -> tuple[Topic, int, Partition]:
         NoQuorumError: this node does not know the partition, and no majority responded.
     """
     metadata = call.ports.metadata
-    partition = partition_number(call)
+    partition = partition_number(call.names)
     topic = await metadata.topic(call.names["topic"], partition)
     state = metadata.image.partition(topic.topic_id, partition)
     if state is None:
@@ -62,17 +62,8 @@ def no_such_partition(topic: Topic, partition: int) -> PartitionNotFoundError:
     )
 
 
-def partition_number(call: Call) -> int:
-    """Return the number of a partition in the path, whether or not the partition exists.
-
-    Raises:
-        PartitionNotFoundError: the text is no number, or has too many digits.
-    """
-    return parse_partition(call.names)
-
-
-def parse_partition(names: Mapping[str, str]) -> int:
-    """Return the partition number among the names of a path.
+def partition_number(names: Mapping[str, str]) -> int:
+    """Return the number of the partition in a path, whether or not the partition exists.
 
     Raises:
         PartitionNotFoundError: the text is no number, or has too many digits.

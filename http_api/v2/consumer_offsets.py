@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 
 from aiohttp import web
 
-from http_api.describing.params import text_param
+from http_api.describing.params import Param
 from http_api.describing.schemas import Fields, check_count, integer_text
 from http_api.ports.groups import OffsetToCommit, TopicPartition
 from http_api.protocol.answers import empty_answer, json_answer
@@ -22,14 +22,14 @@ from http_api.v2.consumers import parse_partitions, place, place_to_read
 from milena.model.access import Operation, ResourceType
 from milena.model.errors import MalformedRequestError
 
-TOPIC = text_param("topic", "only this topic", text(minLength=1), "orders")
-PARTITION = text_param(
+TOPIC = Param("topic", "only this topic", text(minLength=1), "orders")
+PARTITION = Param(
     "partition",
     "only these partitions of `topic`, with commas between them",
     text(pattern="^[0-9]{1,9}(,[0-9]{1,9})*$"),
     "0,1",
 )
-ASYNC = text_param(
+ASYNC = Param(
     "async",
     "taken, as other servers know it, and ignored: the answer always waits for the commit",
     text(),

@@ -8,7 +8,7 @@ from functools import lru_cache
 from aiohttp import web
 
 from http_api.access.callers import Caller
-from http_api.describing.params import ChoiceParam, IntegerParam, Param, ParamPlace, text_param
+from http_api.describing.params import ChoiceParam, IntegerParam, Param, ParamPlace
 from http_api.describing.schemas import integer_text, parse_query
 from http_api.formats import arrow
 from http_api.formats.answers import RecordsBody, Wanted, encode_records
@@ -26,7 +26,7 @@ from http_api.protocol.media import (
 from http_api.records.conditions import etag
 from http_api.records.topic_tags import EXAMPLE, PATTERN
 from http_api.serving.call import Call
-from http_api.serving.lookup import parse_partition, partition_number
+from http_api.serving.lookup import partition_number
 from http_api.serving.plain_answer import PlainAnswer
 from http_api.shapes.blocks import text
 from http_api.streaming.answer import stream_answer
@@ -40,12 +40,12 @@ MISSING_ON_FETCH = 40402
 _LIMITS = ApiLimits()
 _EARLIEST, _LATEST = "earliest", "latest"
 
-OFFSET = text_param(
+OFFSET = Param(
     "offset",
     "the first offset, `earliest`, `latest`, or -N for the last N records",
     text(pattern="^(earliest|latest|-?[0-9]{1,19})$", default=_EARLIEST),
 )
-TIMESTAMP = text_param(
+TIMESTAMP = Param(
     "timestamp",
     "the first record at or after this time: ms since 1970, or ISO-8601; wins over `offset`",
     text(),
@@ -195,7 +195,7 @@ def read_timestamp(text: str) -> int:
 async def fetch_records(call: Call) -> web.StreamResponse:
     """Return records from an offset or time on, in one body or as a stream. ``timeout`` waits for records."""
     topic = call.names["topic"]
-    partition = partition_number(call)
+    partition = partition_number(call.names)
     options = parse_options(call.raw_query)
     type_ = stream_type(_records_type(call.header("Accept"), options.format), options.is_following)
     last_id = call.header(LAST_EVENT_ID.name)
@@ -307,7 +307,7 @@ def prepare_fetch(
     del caller, raw_query
     if headers.get("accept") != BATCH_TYPE:
         return None
-    return FetchHead(ports, names["topic"], parse_partition(names))
+    return FetchHead(ports, names["topic"], partition_number(names))
 
 
 def _records_type(accept: str, format_: RecordFormat | None) -> RecordsType:

@@ -84,7 +84,7 @@ async def get_partition(call: Call) -> web.Response:
 
 async def get_offsets(call: Call) -> web.Response:
     """Return a partition's first offset, its high watermark and its last stable offset."""
-    partition = partition_number(call)
+    partition = partition_number(call.names)
     offsets = await call.ports.reads.offsets(call.names["topic"], partition)
     return _answer(
         call,

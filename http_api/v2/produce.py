@@ -27,7 +27,7 @@ from milena.model.turns import LARGE_BYTES, Steps
 
 async def produce(call: Call) -> web.StreamResponse:
     """Append records, or one encoded batch, to a partition; without one, the node chooses it for each record."""
-    partition = partition_number(call) if "partition" in call.names else None
+    partition = partition_number(call.names) if "partition" in call.names else None
     head = read_head(
         call.ports,
         call.names["topic"],

@@ -3,21 +3,21 @@
 import re
 from collections.abc import Mapping
 
-from http_api.describing.params import text_param
+from http_api.describing.params import Param
 from http_api.shapes.blocks import text
 from milena.model.errors import MalformedRequestError
 
 _PATTERN = "^[A-Za-z0-9._~-]{1,64}$"
 _EXAMPLE = "7f3a.1"
 
-TOKEN = text_param(
+TOKEN = Param(
     "token",
     "of one answer, not of a stream: the client's own, a new one for each. The same one again brings the same records "
     "again; another one, or none, says that they have arrived",
     text(pattern=_PATTERN),
     _EXAMPLE,
 )
-ARRIVED = text_param(
+ARRIVED = Param(
     "token",
     "that of the last answer, to say that it has arrived: where answers have tokens, only what certainly has is "
     "committed",

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from aiohttp import web
 
-from http_api.describing.params import Param, ParamPlace, text_param
+from http_api.describing.params import Param, ParamPlace
 from http_api.describing.schemas import integer_text, parse_query
 from http_api.protocol.media import RecordFormat, StreamFraming, framing_type
 from http_api.records.topic_tags import EXAMPLE, PATTERN, split, tag_of, tagged
@@ -43,7 +43,7 @@ PARTITIONS_MAX = 100
 _PLACES = "[0-9]{1,9}:[0-9]{1,19}(,[0-9]{1,9}:[0-9]{1,19})*"
 _EARLIEST, _LATEST = "earliest", "latest"
 
-OFFSET = text_param(
+OFFSET = Param(
     "offset",
     "`earliest`, `latest`, -N for the last N records of each partition, or the first offsets by partition, "
     "`0:12,1:40`; a partition that is left out begins at its first record",

@@ -9,7 +9,7 @@ from aiohttp import web
 
 from http_api.access.hosts import plain_host
 from http_api.access.port import AclSelection
-from http_api.describing.params import text_param
+from http_api.describing.params import Param
 from http_api.describing.schemas import Fields
 from http_api.protocol.answers import empty_answer, json_answer
 from http_api.protocol.errors import InvalidFieldError
@@ -31,17 +31,17 @@ _WORDS = {
 }
 _ANY, _MATCH = "ANY", "MATCH"
 FILTERS = (
-    text_param("resource_type", "only of this type", text(enum=[*ResourceType, _ANY, ""])),
-    text_param("resource_name", "only of this name", text(), "orders"),
-    text_param(
+    Param("resource_type", "only of this type", text(enum=[*ResourceType, _ANY, ""])),
+    Param("resource_name", "only of this name", text(), "orders"),
+    Param(
         "pattern_type",
         "only such patterns; MATCH: all entries that are looked at for a resource called `resource_name`",
         text(enum=[*PatternType, _ANY, _MATCH, ""]),
     ),
-    text_param("principal", "only of this principal", text(), "User:alice"),
-    text_param("host", "only of this host", text(), "*"),
-    text_param("operation", "only of this operation", text(enum=[*Operation, _ANY, ""])),
-    text_param("permission", "only these", text(enum=[*Permission, _ANY, ""])),
+    Param("principal", "only of this principal", text(), "User:alice"),
+    Param("host", "only of this host", text(), "*"),
+    Param("operation", "only of this operation", text(enum=[*Operation, _ANY, ""])),
+    Param("permission", "only these", text(enum=[*Permission, _ANY, ""])),
 )
 """The words of each field in a query. An empty value and ANY select all entries; upper or lower case is ignored."""
 

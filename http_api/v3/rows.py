@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from http_api.describing.params import text_param
+from http_api.describing.params import Param
 from http_api.serving.endpoint import Answer, Route
 from http_api.shapes.blocks import text
 from milena.model import errors as e
@@ -14,7 +14,7 @@ CLUSTER = "/v3/clusters/{cluster}"
 DONE = (Answer(status=204, description="It is so"),)
 
 
-AUTHORIZED_OPERATIONS = text_param(
+AUTHORIZED_OPERATIONS = Param(
     "include_authorized_operations",
     "taken, as other servers know it, and ignored: no operations are told",
     text(),

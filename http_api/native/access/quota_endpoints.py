@@ -3,7 +3,7 @@
 from http_api.access.needs import on_cluster
 from http_api.describing.error_sets import CHANGE_ERRORS
 from http_api.describing.pages import LONG_PARAMS
-from http_api.describing.params import text_param
+from http_api.describing.params import Param
 from http_api.native.access import quotas
 from http_api.protocol.errors import InvalidFieldError
 from http_api.serving.endpoint import Answer, Body, Route, Tag, json_content, ok
@@ -47,8 +47,8 @@ QUOTA_ROUTES = (
         "Take a quota away",
         (Answer(status=204, description="There is none"),),
         own_params=(
-            text_param("user", "Whose it is", text(), "shop"),
-            text_param("client_id", "Of which programs", text(), "checkout"),
+            Param("user", "Whose it is", text(), "shop"),
+            Param("client_id", "Of which programs", text(), "checkout"),
         ),
         access=on_cluster(Operation.ALTER_CONFIGS, is_strict=True),
         tag=Tag.ACCESS,

@@ -7,7 +7,7 @@ from aiohttp import web
 
 from http_api.access.rights import everything
 from http_api.describing.pages import LIMIT, PARTITIONS, RowPage, matching, sort_param
-from http_api.describing.params import IntegerParam, text_param
+from http_api.describing.params import IntegerParam, Param
 from http_api.describing.schemas import Fields, check_count
 from http_api.groups.lags import GroupPlace, Lag, places_of, total_lags, with_ends
 from http_api.groups.offsets import offsets_json
@@ -39,7 +39,7 @@ WAIT_MS = IntegerParam(
     least=0,
     default=0,
 )
-TOPIC = text_param("topic", "only this topic", text(minLength=1), "orders")
+TOPIC = Param("topic", "only this topic", text(minLength=1), "orders")
 
 
 async def heartbeat(call: Call) -> web.Response:
