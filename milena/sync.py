@@ -13,8 +13,10 @@ them.
 import threading
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import ExitStack
+from functools import wraps
+from inspect import getdoc
 from types import TracebackType
-from typing import Any, Self, TypeVar, Unpack
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack
 
 from milena.blocking.access import AccessAdmin
 from milena.blocking.clients import Deliveries, Delivery, PartitionReader, Producer, Resource
@@ -27,15 +29,10 @@ from milena.cluster.admin import TIMEOUT_S, AdminClient
 from milena.cluster.credentials import ANONYMOUS, Credentials
 from milena.cluster.first_contact import CONNECT_TIMEOUT_MS
 from milena.cluster.metadata import MAX_AGE_MS
-from milena.consuming.consumer import Consumer as AsyncConsumer
 from milena.consuming.options import ConsumerKeywords
 from milena.hints import Hinting, hinting
 from milena.producing.options import ProducerKeywords
 from milena.producing.transaction import TRANSACTION_TIMEOUT_MS
-from milena.reading.cursor import OnOutOfRange
-from milena.reading.reader import FETCH_BYTES, PATIENCE_MS, PREFETCH_CHUNKS, WAIT_MS
-from milena.reading.reader import PartitionReader as AsyncPartitionReader
-from milena.records import Position, StartAt
 
 __all__ = [
     "AccessAdmin",
@@ -51,9 +48,27 @@ __all__ = [
     "TransactionalProducer",
 ]
 
+B = TypeVar("B", bound=Resource[Any])
+P = ParamSpec("P")
 T = TypeVar("T")
 
 _Work = Callable[[AdminClient], Coroutine[object, object, T]]
+
+
+def opened(
+    method: Callable[Concatenate[AsyncClient, P], object], kind: Callable[..., B], told: str
+) -> "Callable[Concatenate[Client, P], B]":
+    """Return the method of the blocking client for one that returns a context manager.
+
+    ``kind`` makes the blocking object. ``told`` is the beginning of the documentation.
+    """
+
+    @wraps(method)
+    def call(self: "Client", /, *args: P.args, **kwargs: P.kwargs) -> B:
+        return self._opened_as(kind, lambda client: method(client, *args, **kwargs))
+
+    call.__doc__ = f"{told}\n\n{getdoc(method)}"
+    return call
 
 
 class Client(Hinting, hints="Client"):
@@ -110,17 +125,15 @@ class Client(Hinting, hints="Client"):
         """The administration of topics, groups, access and the cluster."""
         return Admin(self)
 
-    @hinting
-    def producer(self, **options: Unpack[ProducerKeywords]) -> "Producer":
-        """Return a producer. Use it as a context manager; ``ProducerOptions`` lists the keywords.
-
-        Raises:
-            ValueError: an option is out of its range, or contradicts another.
-        """
-        thread, client = self._open()
-        producer = Producer(client.producer(**options), thread, on_exit=self._users.discard)
-        self._users.add(producer)
-        return producer
+    producer = opened(AsyncClient.producer, Producer, "Return a blocking producer.")
+    named_producer = opened(
+        AsyncClient.named_producer,
+        NamedProducer,
+        "Return a blocking producer that writes one source exactly once.",
+    )
+    reader = opened(
+        AsyncClient.reader, PartitionReader, "Return a blocking reader of one partition."
+    )
 
     @hinting
     @described_as(AsyncClient.transactional_producer)
@@ -144,64 +157,6 @@ class Client(Hinting, hints="Client"):
         )
 
     @hinting
-    @described_as(AsyncClient.named_producer)
-    def named_producer(
-        self,
-        name: str,
-        topic: str,
-        *,
-        timeout_ms: int = TRANSACTION_TIMEOUT_MS,
-        **options: Unpack[ProducerKeywords],
-    ) -> "NamedProducer":
-        """Return a blocking producer that writes one source exactly once; parameters as for ``milena.Client``."""
-        thread, client = self._open()
-        producer = NamedProducer(
-            client.named_producer(name, topic, timeout_ms=timeout_ms, **options),
-            thread,
-            on_exit=self._users.discard,
-        )
-        self._users.add(producer)
-        return producer
-
-    @hinting
-    @described_as(AsyncClient.reader)
-    def reader(
-        self,
-        topic: str,
-        partition: int,
-        *,
-        start: Position = StartAt.EARLIEST,
-        end: int | None = None,
-        follow: bool = False,
-        on_out_of_range: OnOutOfRange = OnOutOfRange.FAIL,
-        max_bytes: int = FETCH_BYTES,
-        wait_ms: int = WAIT_MS,
-        prefetch_chunks: int = PREFETCH_CHUNKS,
-        patience_ms: float = PATIENCE_MS,
-    ) -> "PartitionReader":
-        """Return a blocking reader of one partition; parameters as for ``milena.Client``."""
-        thread, client = self._open()
-
-        async def make() -> AsyncPartitionReader:
-            # The reader's queues must be created on the loop's thread.
-            return client.reader(
-                topic,
-                partition,
-                start=start,
-                end=end,
-                follow=follow,
-                on_out_of_range=on_out_of_range,
-                max_bytes=max_bytes,
-                wait_ms=wait_ms,
-                prefetch_chunks=prefetch_chunks,
-                patience_ms=patience_ms,
-            )
-
-        reader = PartitionReader(thread.run(make()), thread, on_exit=self._users.discard)
-        self._users.add(reader)
-        return reader
-
-    @hinting
     @described_as(AsyncClient.consumer)
     def consumer(
         self, *topics: str, pattern: str | None = None, **options: Unpack[ConsumerKeywords]
@@ -211,16 +166,18 @@ class Client(Hinting, hints="Client"):
         A listener's methods run on another thread, while this one waits in ``poll`` or for the next record. They may
         call the consumer.
         """
-        thread, client = self._open()
         options["listener"] = on_threads(options.get("listener"))
+        return self._opened_as(
+            Consumer, lambda client: client.consumer(*topics, pattern=pattern, **options)
+        )
 
-        async def make() -> AsyncConsumer:
-            # The consumer's events must be created on the loop's thread.
-            return client.consumer(*topics, pattern=pattern, **options)
-
-        consumer = Consumer(thread.run(make()), thread, on_exit=self._users.discard)
-        self._users.add(consumer)
-        return consumer
+    def _opened_as(self, kind: Callable[..., B], make: Callable[[AsyncClient], object]) -> B:
+        """Return the blocking object around the one that ``make`` returns, and close it with the client."""
+        thread, client = self._open()
+        # Queues and events must be created on the loop's thread.
+        held = kind(thread.call(lambda: make(client)), thread, on_exit=self._users.discard)
+        self._users.add(held)
+        return held
 
     def _open(self) -> tuple[ClientLoopThread, AsyncClient]:
         """Return the loop and the client of this process; create them if needed."""

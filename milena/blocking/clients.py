@@ -6,7 +6,7 @@ from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
-from milena.blocking.forwarding import described_as
+from milena.blocking.forwarding import Mirrored, described_as
 from milena.blocking.loop_thread import ClientLoopThread
 from milena.errors import ClientError
 from milena.hints import Hinting
@@ -126,15 +126,8 @@ class Deliveries:
         """True if ``result`` would not wait."""
         return self._inner.is_done
 
-    @property
-    def runs(self) -> list[DeliveryRun] | None:
-        """The outcomes, partition by partition; None while a record is in flight."""
-        return self._inner.runs
-
-    @property
-    def outcomes(self) -> list[Receipt | ClientError] | None:
-        """The receipt or the error of each record, in the order of the values; None while a record is in flight."""
-        return self._inner.outcomes
+    runs = Mirrored[list[DeliveryRun] | None](AsyncDeliveries.runs)
+    outcomes = Mirrored[list[Receipt | ClientError] | None](AsyncDeliveries.outcomes)
 
     def result(self, timeout_s: float | None = None) -> DeliveryReceipts:
         """Wait for the receipts, in the order of the values.
@@ -229,10 +222,7 @@ class Producer(Resource[AsyncProducer], Hinting, hints="Producer"):
             timeout_ms = None if timeout_s is None else timeout_s * 1000
             self._thread.run(self._inner.close(timeout_ms))
 
-    @property
-    def buffered_bytes(self) -> int:
-        """The bytes of records that are neither written nor failed, as ``buffer_bytes`` counts them."""
-        return self._inner.buffered_bytes
+    buffered_bytes = Mirrored[int](AsyncProducer.buffered_bytes)
 
     def _send_later(self, topic: str, partition: int | None, offer: Callable[[], T | Needs]) -> T:
         producer, clock = self._inner, SystemClock()
@@ -277,25 +267,10 @@ class PartitionReader(Resource[AsyncPartitionReader]):
         """The offset at which a new reader would continue; None while the start is not located."""
         return self._next_offset
 
-    @property
-    def end_offset(self) -> int | None:
-        """The offset at which this reader ends, exclusive; None without an end."""
-        return self._inner.end_offset
-
-    @property
-    def high_watermark(self) -> int | None:
-        """The greatest high watermark of all responses so far; None before the first response."""
-        return self._inner.high_watermark
-
-    @property
-    def last_stable_offset(self) -> int | None:
-        """The greatest last stable offset (end of committed records) of all responses so far; None before the first."""
-        return self._inner.last_stable_offset
-
-    @property
-    def skipped(self) -> int:
-        """The number of offsets that were skipped, because their records were deleted before they were read."""
-        return self._inner.skipped
+    end_offset = Mirrored[int | None](AsyncPartitionReader.end_offset)
+    high_watermark = Mirrored[int | None](AsyncPartitionReader.high_watermark)
+    last_stable_offset = Mirrored[int | None](AsyncPartitionReader.last_stable_offset)
+    skipped = Mirrored[int](AsyncPartitionReader.skipped)
 
     def locate(self) -> int:
         """Return the offset at which the reader begins, asking a node if needed. Call this before reading."""

@@ -11,7 +11,7 @@ from inspect import iscoroutinefunction
 from typing import Self, TypeVar
 
 from milena.blocking.clients import OnExit, Resource
-from milena.blocking.forwarding import Forwarding, described_as, forwarded
+from milena.blocking.forwarding import Forwarding, Mirrored, described_as, forwarded
 from milena.blocking.loop_thread import ClientLoopThread
 from milena.consuming.consumer import Consumer as AsyncConsumer
 from milena.consuming.options import RebalanceListener, Subscription
@@ -51,10 +51,7 @@ class Consumer(Resource[AsyncConsumer], Forwarding[AsyncConsumer], Hinting, hint
         """
         self._inner.stop()
 
-    @property
-    def is_stopped(self) -> bool:
-        """True after ``stop``: the condition to end a loop of ``poll``."""
-        return self._inner.is_stopped
+    is_stopped = Mirrored[bool](AsyncConsumer.is_stopped)
 
     # -- records -----------------------------------------------------------------------------------
 
@@ -67,7 +64,7 @@ class Consumer(Resource[AsyncConsumer], Forwarding[AsyncConsumer], Hinting, hint
         except KeyboardInterrupt:
             # ``poll`` may have taken records on the loop's thread and lost them by the interrupt. Give them again.
             if self._thread.is_usable:
-                self._thread.run(self._take_back())
+                self._thread.call(self._inner.take_back)
             raise
 
     def __iter__(self) -> Self:
@@ -84,46 +81,15 @@ class Consumer(Resource[AsyncConsumer], Forwarding[AsyncConsumer], Hinting, hint
             if consumer.is_stopped:
                 raise StopIteration
 
-    async def _take_back(self) -> None:
-        self._inner.take_back()
-
     # -- subscription, assignment and positions ----------------------------------------------------
 
-    @property
-    def subscription(self) -> Subscription | None:
-        """The topics or the pattern that the consumer is subscribed to; None if partitions were assigned by hand."""
-        return self._inner.subscription
-
-    @property
-    def assignment(self) -> frozenset[TopicPartition]:
-        """The partitions that the consumer reads now."""
-        return self._inner.assignment
-
-    @property
-    def paused(self) -> frozenset[TopicPartition]:
-        """The partitions that are paused."""
-        return self._inner.paused
-
-    @property
-    def member_id(self) -> str | None:
-        """The id under which the group knows the consumer; None without a group."""
-        return self._inner.member_id
-
-    @property
-    def member_epoch(self) -> int | None:
-        """The epoch under which the consumer commits; None without a group, 0 before it has joined."""
-        return self._inner.member_epoch
-
-    @property
-    def is_rebalancing(self) -> bool:
-        """True during a rebalance: the consumer is getting, giving up or losing partitions."""
-        return self._inner.is_rebalancing
-
-    @property
-    def generation(self) -> int | None:
-        """The group's generation as last reported; None without a group."""
-        return self._inner.generation
-
+    subscription = Mirrored[Subscription | None](AsyncConsumer.subscription)
+    assignment = Mirrored[frozenset[TopicPartition]](AsyncConsumer.assignment)
+    paused = Mirrored[frozenset[TopicPartition]](AsyncConsumer.paused)
+    member_id = Mirrored[str | None](AsyncConsumer.member_id)
+    member_epoch = Mirrored[int | None](AsyncConsumer.member_epoch)
+    is_rebalancing = Mirrored[bool](AsyncConsumer.is_rebalancing)
+    generation = Mirrored[int | None](AsyncConsumer.generation)
     subscribe = forwarded(AsyncConsumer.subscribe)
     assign = forwarded(AsyncConsumer.assign)
     position = forwarded(AsyncConsumer.position)
@@ -135,27 +101,15 @@ class Consumer(Resource[AsyncConsumer], Forwarding[AsyncConsumer], Hinting, hint
     @described_as(AsyncConsumer.seek)
     def seek(self, topic: str, partition: int, position: Position) -> None:
         """Continue at a position, as the asynchronous consumer does."""
-
-        async def work() -> None:
-            self._inner.seek(topic, partition, position)
-
-        self._thread.run(work())
+        self._thread.call(lambda: self._inner.seek(topic, partition, position))
 
     def pause(self, *partitions: TopicPartition | tuple[str, int]) -> None:
         """Stop giving records of these partitions until ``resume``."""
-
-        async def work() -> None:
-            self._inner.pause(*partitions)
-
-        self._thread.run(work())
+        self._thread.call(lambda: self._inner.pause(*partitions))
 
     def resume(self, *partitions: TopicPartition | tuple[str, int]) -> None:
         """Give records of these partitions again."""
-
-        async def work() -> None:
-            self._inner.resume(*partitions)
-
-        self._thread.run(work())
+        self._thread.call(lambda: self._inner.resume(*partitions))
 
 
 def on_threads(listener: RebalanceListener | None) -> RebalanceListener | None:

@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine
 from functools import wraps
 from inspect import getdoc
-from typing import Concatenate, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Concatenate, Generic, ParamSpec, TypeVar
 
 I = TypeVar("I")  # noqa: E741 - the inner object
 P = ParamSpec("P")
@@ -30,6 +30,22 @@ def forwarded(
         return self._run(lambda inner: method(inner, *args, **kwargs))
 
     return call
+
+
+class Mirrored(property, Generic[T]):
+    """A property of the inner object, with the same type and documentation."""
+
+    def __init__(self, mirrored: object) -> None:
+        assert isinstance(mirrored, property), mirrored
+        get = mirrored.fget
+        assert get is not None, "a property can be read"
+        super().__init__(lambda owner: get(owner._inner), doc=mirrored.__doc__)
+
+    if TYPE_CHECKING:
+
+        def __get__(  # type: ignore[override]  # it has one type, on the object
+            self, owner: object, kind: type | None = None, /
+        ) -> T: ...
 
 
 def described_as(method: Callable[..., object]) -> Callable[[F], F]:

@@ -7,7 +7,7 @@ processes must not share connections.
 import asyncio
 import os
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import TypeVar
 
 from milena.errors import ClientClosedError
@@ -77,6 +77,14 @@ class ClientLoopThread:
         finally:
             # After a result, this does nothing. After a timeout or an interrupt, it cancels the work.
             future.cancel()
+
+    def call(self, function: Callable[[], T]) -> T:
+        """Call ``function`` on the loop's thread; return its result. It raises the errors of ``run``."""
+
+        async def work() -> T:
+            return function()
+
+        return self.run(work())
 
     def close(self) -> None:
         """Cancel running work, and end the thread. A second call, or a call after a fork, does nothing."""

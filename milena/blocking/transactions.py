@@ -5,7 +5,7 @@ from typing import Any
 
 from milena.blocking.clients import Deliveries, OnExit, Producer, Resource
 from milena.blocking.consumer import Consumer
-from milena.blocking.forwarding import described_as
+from milena.blocking.forwarding import Mirrored, described_as
 from milena.blocking.loop_thread import ClientLoopThread
 from milena.producing.named import NamedProducer as AsyncNamedProducer
 from milena.producing.transaction import Transaction as AsyncTransaction
@@ -49,15 +49,12 @@ class TransactionalProducer:
         on_open: Callable[[Resource[Any]], None],
         on_exit: OnExit,
     ) -> None:
-        self._producer = producer
+        self._inner = producer
         self._thread = thread
         self._on_open = on_open
         self._on_exit = on_exit
 
-    @property
-    def has_begun(self) -> bool:
-        """True if the next transaction has started, and no other program is known to use the transactional id."""
-        return self._producer.has_begun
+    has_begun = Mirrored[bool](AsyncTransactionalProducer.has_begun)
 
     def begin(self) -> None:
         """Begin the next transaction now. If another program has a transaction open under the id, it is aborted.
@@ -65,11 +62,11 @@ class TransactionalProducer:
         Raises:
             ClientError: no node could begin it within ``delivery_timeout_ms``, or the cluster refuses.
         """
-        self._thread.run(self._producer.begin())
+        self._thread.run(self._inner.begin())
 
     def transaction(self) -> Transaction:
         """Return the next transaction, a context manager."""
-        found = Transaction(self._producer.transaction(), self._thread, on_exit=self._on_exit)
+        found = Transaction(self._inner.transaction(), self._thread, on_exit=self._on_exit)
         self._on_open(found)
         return found
 
