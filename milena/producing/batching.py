@@ -21,9 +21,9 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Protocol
 
 from milena.model.batch.header import ProducerStamp
+from milena.model.clock import Clock
 from milena.model.columns import Headers
 from milena.producing.deliveries import DeliveryPart
 from milena.producing.delivery import RecordBatch
@@ -125,13 +125,6 @@ class RecordRows:
         return stop, self._ends[stop - 1] - before
 
 
-class MonotonicClock(Protocol):
-    """The clock that says when a batch was opened."""
-
-    def now_ms(self) -> float:
-        """Return milliseconds that never run backwards."""
-
-
 class Lane:
     """The sending state of one partition: its open batch, its waiting shipments, and its sequence.
 
@@ -158,8 +151,15 @@ class Accumulator:
     """
 
     def __init__(
-        self, *, batch_bytes: int, linger_ms: float, buffer_bytes: int, delivery_timeout_ms: float
+        self,
+        *,
+        batch_bytes: int,
+        linger_ms: float,
+        buffer_bytes: int,
+        delivery_timeout_ms: float,
+        clock: Clock,
     ) -> None:
+        self._clock = clock
         self._batch_bytes = batch_bytes
         self._linger_ms = linger_ms
         self._buffer_bytes = buffer_bytes
@@ -227,7 +227,6 @@ class Accumulator:
         headers: Headers | None,
         timestamp_ms: int,
         size_bytes: int,
-        clock: MonotonicClock,
     ) -> tuple[RecordBatch, int, bool]:
         """Put a record into the lane's open batch; return the batch, its number there, and whether the lane is due.
 
@@ -236,19 +235,18 @@ class Accumulator:
         """
         batch = lane.open
         if batch is None or not self.has_open(lane, size_bytes):
-            batch = self._open(lane, clock)
+            batch = self._open(lane)
         number = batch.add(key, value, headers, timestamp_ms, size_bytes)
         self.buffered_bytes += size_bytes
         return batch, number, self._is_due(lane, batch, number)
 
-    def add_many(  # noqa: PLR0917 - a call per record: keywords cost time
+    def add_many(
         self,
         lane: Lane,
         rows: RecordRows,
         start: int,
         headers: Headers | None,
         timestamp_ms: int,
-        clock: MonotonicClock,
     ) -> tuple[DeliveryPart, bool]:
         """Put as many records from ``start`` on into the lane's open batch as fit, at least one.
 
@@ -256,7 +254,7 @@ class Accumulator:
         """
         batch = lane.open
         if batch is None or not self.has_open(lane, rows.sizes[start]):
-            batch = self._open(lane, clock)
+            batch = self._open(lane)
         stop, size_bytes = rows.cut(
             start, self._batch_bytes - batch.size_bytes, RECORDS_PER_BATCH_MAX - batch.record_count
         )
@@ -265,9 +263,11 @@ class Accumulator:
         self.buffered_bytes += size_bytes
         return DeliveryPart(batch, first, rows.places[start:stop]), self._is_due(lane, batch, first)
 
-    def _open(self, lane: Lane, clock: MonotonicClock, if_match: int | None = None) -> RecordBatch:
+    def _open(self, lane: Lane, if_match: int | None = None) -> RecordBatch:
         self.seal(lane)
-        batch = RecordBatch(lane.topic, lane.partition, opened_ms=clock.now_ms(), if_match=if_match)
+        batch = RecordBatch(
+            lane.topic, lane.partition, opened_ms=self._clock.now_ms(), if_match=if_match
+        )
         lane.open = batch
         self.unsettled[batch] = None
         return batch
@@ -290,11 +290,10 @@ class Accumulator:
         headers: Headers | None,
         timestamp_ms: int,
         size_bytes: int,
-        clock: MonotonicClock,
         if_match: int,
     ) -> RecordBatch:
         """Put a record that must get the offset ``if_match`` into a new batch, to be sent after the open batch."""
-        batch = self._open(lane, clock, if_match)
+        batch = self._open(lane, if_match)
         batch.add(key, value, headers, timestamp_ms, size_bytes)
         self.buffered_bytes += size_bytes
         self.seal(lane)

@@ -106,6 +106,7 @@ class Producer(Hinting, hints="Producer"):
             linger_ms=options.linger_ms,
             buffer_bytes=options.buffer_bytes,
             delivery_timeout_ms=options.delivery_timeout_ms,
+            clock=clock,
         )
         self._sender = Sender(
             options,
@@ -493,12 +494,12 @@ class Producer(Hinting, hints="Producer"):
             lane = self._lane_for(placement, partition, size_bytes)
             if if_match is None:
                 batch, number, is_due = accumulator.add(
-                    lane, key, value, headers, timestamp_ms, size_bytes, self._clock
+                    lane, key, value, headers, timestamp_ms, size_bytes
                 )
             else:
                 number, is_due = 0, True
                 batch = accumulator.add_alone(
-                    lane, key, value, headers, timestamp_ms, size_bytes, self._clock, if_match
+                    lane, key, value, headers, timestamp_ms, size_bytes, if_match
                 )
             if on_delivery is not None:
                 batch.call_back(number, on_delivery)
@@ -551,7 +552,7 @@ class Producer(Hinting, hints="Producer"):
                 while start < len(rows.values):
                     lane = self._lane_for(placement, partition, rows.sizes[start])
                     part, is_due = accumulator.add_many(
-                        lane, rows, start, records.headers, timestamp_ms, self._clock
+                        lane, rows, start, records.headers, timestamp_ms
                     )
                     start += len(part.places)
                     parts.append(part)

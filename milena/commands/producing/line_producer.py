@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, TypeVar
 
+from milena.commands.producing.line_source import LineSource
 from milena.commands.producing.lines import BadLineError, LineParser, LineRecords, LineSplitter
 from milena.commands.producing.pace import RecordSchedule
 from milena.commands.producing.tally import BadLine, ProduceTally
@@ -15,13 +16,6 @@ from milena.model.clock import Clock
 from milena.producing.deliveries import Deliveries, DeliveriesCallback
 
 T = TypeVar("T")
-
-
-class SourcePort(Protocol):
-    """The source of bytes."""
-
-    def read(self) -> tuple[bytes, int]:
-        """Return some bytes, and how far into the source they end; no bytes at its end. May block."""
 
 
 class SendPort(Protocol):
@@ -79,7 +73,7 @@ class LineProducer:
         self.tally.is_interrupted = True
         self._stop.set()
 
-    async def run(self, source: SourcePort, on_progress: Callable[[int], None]) -> ProduceTally:
+    async def run(self, source: LineSource, on_progress: Callable[[int], None]) -> ProduceTally:
         """Send everything, and wait for the last acknowledgement.
 
         Raises:
@@ -93,7 +87,7 @@ class LineProducer:
         return self.tally
 
     async def _send_all(
-        self, source: SourcePort, thread: DaemonThread, on_progress: Callable[[int], None]
+        self, source: LineSource, thread: DaemonThread, on_progress: Callable[[int], None]
     ) -> None:
         splitter = LineSplitter()
         while (got := await self._unless_stopped(thread.call(source.read))) is not None:

@@ -18,14 +18,14 @@ from milena.records import ProducerIdentity
 from tests.support.fakes.scripted_cluster import ScriptedClock
 
 
-def accumulator(**limits):
+def accumulator(clock=None, **limits):
     given = {"batch_bytes": 200, "linger_ms": 10, "buffer_bytes": 1000, "delivery_timeout_ms": 500}
-    return Accumulator(**{**given, **limits})
+    return Accumulator(**{**given, **limits}, clock=clock or ScriptedClock())
 
 
-def add(acc, lane, value, clock=None):
+def add(acc, lane, value):
     size = record_size(None, value, None)
-    return acc.add(lane, None, value, None, 5, size, clock or ScriptedClock())
+    return acc.add(lane, None, value, None, 5, size)
 
 
 @pytest.mark.parametrize(
@@ -104,11 +104,11 @@ def test_a_batch_holds_no_more_records_than_readers_unpack_at_once():
 
 
 def test_an_open_batch_waits_for_its_linger_and_no_longer():
-    acc = accumulator()
+    clock = ScriptedClock()
+    acc = accumulator(clock=clock)
     lane = acc.lane("t", 0)
     assert acc.due_ms(lane) is None
-    clock = ScriptedClock()
-    add(acc, lane, b"v", clock)
+    add(acc, lane, b"v")
     due = acc.due_ms(lane)
     assert due == clock.now_ms() + 10
     assert acc.take(lane, due - 1) is None
