@@ -277,8 +277,10 @@ class KafkaConnection(asyncio.Protocol):
 
     async def idle(self) -> None:
         """Wait until every request that has arrived has its response."""
-        while self._task is not None:
-            await asyncio.wait([self._task])
+        while self._task is not None or self._unanswered:
+            await asyncio.wait([self._task or self._unanswered[0].answer])
+            # A wait for a response that is there does not let ``_flush`` run.
+            await asyncio.sleep(0)
 
     def hold(self, is_held: bool) -> None:
         """Stop reading for the budget of all clients, or go on."""
@@ -338,7 +340,6 @@ class KafkaConnection(asyncio.Protocol):
                 await work(self._waiting.popleft())
                 self._is_starting = False
                 self._flow()
-            await self._settle()
         except MalformedFrameError as error:
             self._refuse(error)
         except CloseConnectionError as error:
@@ -349,15 +350,18 @@ class KafkaConnection(asyncio.Protocol):
             self.force_close()
         finally:
             self._task = None
-            if self._transport is not None and not self._transport.is_closing():
-                if self._is_draining:
-                    self._transport.close()
-                elif self._waiting:
-                    self._task = self._loop.create_task(self._serve())
-                else:
-                    self._context.connections.rest(self)
-                    self._budget.rest()
-                    self._since_s = self._loop.time()
+            self._rest()
+
+    def _rest(self) -> None:
+        """Note that the connection rests, if no request is in work; close it then if the node is stopping."""
+        if self.is_busy or self._transport is None or self._transport.is_closing():
+            return
+        if self._is_draining:
+            self._transport.close()
+            return
+        self._context.connections.rest(self)
+        self._budget.rest()
+        self._since_s = self._loop.time()
 
     async def _start(self, frame: bytes) -> None:
         """Start a request; unless it is pipelined, wait for the responses before it, and for its own."""
@@ -528,6 +532,7 @@ class KafkaConnection(asyncio.Protocol):
                 self._report(entry.call, error)
             self.force_close()
         self._flow()
+        self._rest()
 
     def _send(self, entry: _Unanswered, body: Body | None) -> None:
         call, counts = entry.call, self._context.counts.requests

@@ -163,6 +163,23 @@ async def test_a_pipelined_request_starts_when_the_one_before_it_has(
 
 
 @at_desk
+async def test_a_pipelined_request_that_comes_later_waits_for_no_response(
+    desk: Desk, client: KafkaClient, cluster: Cluster
+) -> None:
+    desk.hold(desk.may_end, b"a")
+    ask(client, PIPELINED, b"a")
+    await settle()
+    ask(client, PIPELINED, b"b")
+    await settle()
+    assert desk.started == [b"a", b"b"]
+    assert client.connection.is_busy
+    desk.may_end[b"a"].set()
+    await settle()
+    assert names(client) == [b"a", b"b"]
+    assert not client.connection.is_busy
+
+
+@at_desk
 async def test_any_other_request_waits_for_the_responses_before_it(
     desk: Desk, client: KafkaClient, cluster: Cluster
 ) -> None:
