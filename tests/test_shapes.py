@@ -52,6 +52,8 @@ ALLOWED: dict[frozenset[str], str] = {
             "Receipt Doubt",
             "Receipt Seek",
             "HeldRow FinishedMarker",
+            "RefusedBatch FinishedMarker",
+            "RefusedBatch _EndingRow",
             "TransactionWrite WrittenExtent",
             "RawAnswer _Said",
             "ClusterTarget Profile",

@@ -194,6 +194,7 @@ class KafkaConnection(asyncio.Protocol):
         context.connections.discard(self)
         context.unsent.discard(self)
         self._budget.leave(self)
+        context.forwarding.forget(self._lane)
         context.on_closed(self)
         if self._unmuting is not None:
             self._unmuting.cancel()

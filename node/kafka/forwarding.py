@@ -7,12 +7,12 @@ under its own rules, with its own error codes. It never passes a request on. If 
 broker that does not lead, and the client asks for the leaders again.
 
 Order: the requests of one client connection leave in order, over one link between two nodes, and the other node starts
-them in order (``lane``). So the batches of a producer stay in order, as long as the leader does not change. After a
-change, a batch of an idempotent producer that overtakes another one is refused by its sequence, and the client repeats
-it.
+them in order (``lane``). A request for another broker waits until those on their way are answered. So the batches of a
+producer stay in order. If one is refused, wherever it was, those behind it are not passed on (``refused_batches``).
 
-If nothing was sent, this node serves the request itself: it refuses what it does not lead. If the response is lost, the
-connection ends, and the client repeats the request, as it does when a broker dies.
+If nothing was sent, this node serves the request itself: it refuses what it does not lead. If a response is lost, the
+connection ends, and the client repeats the request, as it does when a broker dies. No later request of the connection
+is passed on: it would overtake the lost one.
 """
 
 import asyncio
@@ -37,7 +37,9 @@ from node.kafka.apis.api import (
     serve,
 )
 from node.kafka.apis.owners import OWNERS
+from node.kafka.apis.produce import is_behind_refused
 from node.kafka.identity import VouchedIdentity
+from node.kafka.refused_batches import RefusedBatch
 from node.kafka.wire.primitives import MalformedFrameError, WireReader
 from node.metrics.counts import KafkaCounts
 from node.peers.codec import Fields
@@ -72,12 +74,15 @@ class ForwardedRequest(Message, frozen=True, kw_only=True):
 
 
 class ForwardedAnswer(Message, frozen=True, kw_only=True):
-    """The response is in the body, if there is one. ``code``: its first error code."""
+    """The response is in the body, if there is one. ``code``: its first error code; ``refused``: see ``KafkaCall``."""
 
     has_body: bool = wire_field(name="has")
     code: int
+    refused: tuple[RefusedBatch, ...] = ()
 
 
+PRODUCE = 0
+"""The API key of Produce."""
 FORWARDED = CallType("kafka", ForwardedRequest, ForwardedAnswer)
 
 
@@ -87,6 +92,16 @@ class _ConnectionTurns:
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     users: int = 0
+
+
+@dataclass(slots=True)
+class _OnTheirWay:
+    """The requests of one client connection that were passed on to a broker, and have no response yet."""
+
+    broker_id: int = -1
+    answers: set[asyncio.Future[Body | None]] = field(default_factory=set)
+    lost: MilenaError | None = None
+    """Why one of them has got no response."""
 
 
 class KafkaForwarding:
@@ -100,6 +115,8 @@ class KafkaForwarding:
         self._peers = peers
         self._counts = counts
         self._lanes: dict[tuple[int, int], _ConnectionTurns] = {}
+        self._passed: dict[int, _OnTheirWay] = {}
+        """By lane; until its connection is closed."""
 
     # -- the node that has the connection --------------------------------------------------------
 
@@ -111,11 +128,31 @@ class KafkaForwarding:
             MalformedFrameError: the frame does not hold the request.
         """
         await decode(self._services, call)
-        target = self._target(call) if call.address.is_shared else None
-        if target is None or not await self._reaches(target):
+        if not call.address.is_shared:
             return await serve(self._services, call)
-        asking = asyncio.ensure_future(self._ask(target, call, lane))
-        return Started(asking) if call.api.is_pipelined else await asking
+        target = self._target(call)
+        passed = self._passed.setdefault(lane, _OnTheirWay())
+        if passed.answers and passed.broker_id != target:
+            await asyncio.wait(passed.answers)
+        reaches = target is not None and await self._reaches(target)
+        if passed.lost is not None:
+            raise CloseConnectionError(passed.lost)
+        if target is None or not reaches or self._is_behind_refused(call):
+            return await serve(self._services, call)
+        passed.broker_id = target
+        asking = asyncio.ensure_future(self._ask(target, call, passed, lane))
+        if not call.api.is_pipelined:
+            return await asking
+        passed.answers.add(asking)
+        asking.add_done_callback(passed.answers.discard)
+        return Started(asking)
+
+    def forget(self, lane: int) -> None:
+        """Forget a connection that is closed."""
+        self._passed.pop(lane, None)
+
+    def _is_behind_refused(self, call: KafkaCall) -> bool:
+        return call.api.key == PRODUCE and is_behind_refused(self._services, call.fork())
 
     def _target(self, call: KafkaCall) -> int | None:
         """Return the other broker that has to serve the request; None: this one can."""
@@ -132,7 +169,9 @@ class KafkaForwarding:
             return False
         return True
 
-    async def _ask(self, broker_id: int, call: KafkaCall, lane: int) -> Body | None:
+    async def _ask(
+        self, broker_id: int, call: KafkaCall, passed: _OnTheirWay, lane: int
+    ) -> Body | None:
         self._counts.forwarded += 1
         vouched = VouchedCaller.of(call.identity.last_caller)
         request = ForwardedRequest(
@@ -161,8 +200,10 @@ class KafkaForwarding:
             )
             answer = unpack(ForwardedAnswer, fields)
         except MilenaError as error:
+            passed.lost = error
             raise CloseConnectionError(error) from error
         call.note(answer.code)
+        self._services.refused_batches.note(answer.refused, self._services.clock.now_ms())
         return [body] if answer.has_body else None
 
     # -- the broker that serves it ---------------------------------------------------------------
@@ -204,7 +245,10 @@ class KafkaForwarding:
             raise InvalidRequestError(error.message) from error
         except CloseConnectionError as error:
             raise error.cause from error
-        return pack(ForwardedAnswer(has_body=found is not None, code=call.code))[0], found or []
+        answer = ForwardedAnswer(
+            has_body=found is not None, code=call.code, refused=tuple(call.refused)
+        )
+        return pack(answer)[0], found or []
 
     @asynccontextmanager
     async def _in_turn(self, key: tuple[int, int]) -> AsyncIterator[None]:

@@ -15,6 +15,7 @@ from node.groups.classic.service import ClassicGroups
 from node.groups.server_members import ServerMembers
 from node.kafka.fetch_sessions import FetchSessions
 from node.kafka.identity import AccessServices, ConnectionIdentity
+from node.kafka.refused_batches import RefusedBatch, RefusedBatches
 from node.kafka.rights import ApiAccess, KafkaRights
 from node.kafka.wire import cold
 from node.kafka.wire.primitives import WireReader
@@ -107,8 +108,7 @@ class KafkaServices:
     """Rows of Metadata, by topic id, version, authorised operations, and listener."""
     polls: dict[Poll, None] = field(default_factory=dict)
     """Fetches that wait for records."""
-    refused_batches: dict[tuple[str, int, int], tuple[int, int]] = field(default_factory=dict)
-    """First sequence and monotonic time of a batch that was refused, by topic id, partition and producer id."""
+    refused_batches: RefusedBatches = field(default_factory=RefusedBatches)
     fetch_sessions: FetchSessions = field(default_factory=FetchSessions)
 
 
@@ -142,6 +142,7 @@ class KafkaCall:
         "leaders_until_ms",
         "quota",
         "reader",
+        "refused",
         "rights",
         "version",
     )
@@ -169,6 +170,8 @@ class KafkaCall:
         self._message = message
         self.code = 0
         """The first error code of the response, for the metrics."""
+        self.refused: list[RefusedBatch] = []
+        """Its batches of idempotent producers that were refused, or are not known to be written."""
         self.quota: CallQuota | None = None
         """The use of the caller's quotas; None: there are no quotas."""
         self.is_last = False

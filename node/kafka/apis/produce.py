@@ -40,6 +40,7 @@ from node.kafka.apis.api import (
 from node.kafka.apis.items import repeated
 from node.kafka.apis.leading import addresses_of, leader_of, taken_over
 from node.kafka.batches import in_transaction, is_transactional, stored
+from node.kafka.refused_batches import KEPT_MS, KEPT_PASSING_MS, RefusedBatch
 from node.kafka.rights import needs
 from node.kafka.wire.produce import (
     IDS_FROM,
@@ -62,10 +63,6 @@ compress (librdkafka issue 4956)."""
 ENLISTS_FROM = 12
 """The first version in which records add their partition to the transaction (KIP-890)."""
 REQUEST_BYTES_MAX = 32 << 20
-REFUSED_KEPT_MS = 30_000
-"""How long a batch that was refused keeps its place before the next ones. Afterwards its client has given it up."""
-REFUSED_MAX = 10_000
-"""Refused batches that are remembered."""
 _ACKS = {int(acks): acks for acks in Acks}
 _PartitionKey = tuple[str, bytes, int]
 """The name of a topic, or its id, and a partition."""
@@ -80,6 +77,8 @@ class _Appending:
     header: BatchHeader | None = None
     receipt: Pending[BatchReceipt] | None = None
     error: MilenaError | None = None
+    batch: RefusedBatch | None = None
+    """The batch of an idempotent producer as it is remembered if it is refused."""
 
 
 @serves(
@@ -173,6 +172,8 @@ async def _begin(
     """
     partition, records = part
     begun = _Appending(services.metadata.image.topic(name), partition)
+    if begun.topic is not None and records:
+        begun.batch = _sequenced(begun.topic, partition, records)
     try:
         if request.transactional_id is not None:
             await authorize_transactional_id(call.rights, services.admin, request.transactional_id)
@@ -202,7 +203,7 @@ async def _begin(
         if not records:
             raise InvalidRecordError("the request has no records for the partition")
         batch, header = await _checked(
-            services, call, request, topic, partition, records=records, timeout_ms=timeout_ms
+            services, call, request, begun, topic, records=records, timeout_ms=timeout_ms
         )
         begun.header = header
         begun.receipt = services.produce.to_leader.append_led(
@@ -210,58 +211,67 @@ async def _begin(
         )
     except MilenaError as error:
         begun.error = error
-        if begun.topic is not None and records:
-            _note_refused(services, begun.topic, partition, records)
+        _note_refused(services, call, begun)
     return begun
 
 
-def _note_refused(
-    services: KafkaServices, topic: Topic, partition: int, records: memoryview
-) -> None:
-    """Remember the sequence of a batch that was refused, if it has one."""
+def _sequenced(topic: Topic, partition: int, records: memoryview) -> RefusedBatch | None:
+    """Return the first sequence of a batch, with its partition and producer; None if it has no sequences."""
     try:
         head = decode_head(records)
     except CorruptBatchError:
-        return
+        return None
     if head.producer_id < 0:
-        return
-    refused = services.refused_batches
-    if len(refused) >= REFUSED_MAX:
-        refused.clear()
-    key = (topic.topic_id, partition, head.producer_id)
+        return None
+    return RefusedBatch(
+        topic.topic_id, partition, head.producer_id, head.producer_epoch, head.base_sequence
+    )
+
+
+def _note_refused(services: KafkaServices, call: KafkaCall, part: _Appending) -> None:
+    if part.batch is not None:
+        services.refused_batches.note([part.batch], services.clock.now_ms())
+        call.refused.append(part.batch)
+
+
+def is_behind_refused(services: KafkaServices, call: KafkaCall) -> bool:
+    """Return whether a request must not be passed on to the leader: a batch before one of its batches was refused.
+
+    Raises:
+        MalformedFrameError: the frame does not hold the request.
+    """
+    if not services.refused_batches:
+        return False
+    request = decode_request(call.reader, call.version)
     now_ms = services.clock.now_ms()
-    known = refused.get(key)
-    if known is None or now_ms - known[1] > REFUSED_KEPT_MS:
-        refused[key] = (head.base_sequence, now_ms)
+    for name, topic_id, partitions in request.topics:
+        topic = services.metadata.image.topic(_name_of(services, call, name, topic_id))
+        for number, records in partitions:
+            batch = _sequenced(topic, number, records) if topic is not None and records else None
+            if batch is None:
+                continue
+            if services.refused_batches.before(batch, now_ms, kept_ms=KEPT_PASSING_MS) is not None:
+                return True
+    return False
 
 
-def _check_order(
-    services: KafkaServices, topic: Topic, partition: int, header: BatchHeader
-) -> None:
+def _check_order(services: KafkaServices, batch: RefusedBatch | None) -> None:
     """Refuse a batch if one before it was refused, and the partition does not know the producer.
-
-    A client sends several batches before it has a response. If this node takes over between two of them, the second
-    one must not be the first in the log: an unknown producer may start with any sequence.
 
     Raises:
         InvalidProducerError: the batch before must come first. Clients repeat both.
     """
-    key = (topic.topic_id, partition, header.producer_id)
-    refused = services.refused_batches.get(key)
-    if refused is None:
+    if batch is None or not services.refused_batches:
         return
-    sequence, since_ms = refused
-    runner = services.replicas.find(topic.topic_id, partition)
-    is_known = (
-        runner is not None and runner.log.writers.producers.get(header.producer_id) is not None
-    )
-    is_late = services.clock.now_ms() - since_ms > REFUSED_KEPT_MS
-    if is_known or is_late or header.base_sequence == sequence:
-        del services.refused_batches[key]
-    elif header.base_sequence > sequence:
+    runner = services.replicas.find(batch.topic_id, batch.partition)
+    if runner is not None and runner.log.writers.producers.get(batch.producer_id) is not None:
+        services.refused_batches.forget(batch)
+        return
+    first = services.refused_batches.before(batch, services.clock.now_ms(), kept_ms=KEPT_MS)
+    if first is not None:
         raise InvalidProducerError(
-            f"producer {header.producer_id} epoch {header.producer_epoch}: expected sequence {sequence}, "
-            f"got {header.base_sequence} (the batch before was refused)"
+            f"producer {batch.producer_id} epoch {batch.producer_epoch}: expected sequence {first}, "
+            f"got {batch.sequence} (the batch before was refused)"
         )
 
 
@@ -269,8 +279,8 @@ async def _checked(
     services: KafkaServices,
     call: KafkaCall,
     request: WireProduce,
+    part: _Appending,
     topic: Topic,
-    partition: int,
     *,
     records: memoryview,
     timeout_ms: int,
@@ -304,7 +314,7 @@ async def _checked(
                 may_raise_epoch=True,
             )
             await services.produce.check_producer(header, timeout_ms, may_raise_epoch=True)
-            _check_order(services, topic, partition, header)
+            _check_order(services, part.batch)
         return batch, header
     check_takes_transactions(topic, settings)
     client = KafkaProducer(header.producer_id, header.producer_epoch)
@@ -312,13 +322,13 @@ async def _checked(
         found = await services.transactional_ids.transaction_of(
             name,
             client,
-            (topic.topic_id, partition),
+            (topic.topic_id, part.partition),
             enlists=call.version >= ENLISTS_FROM,
         )
     except InvalidProducerError as error:
         # The transactional id belongs to another client, which has another producer id.
         raise StaleProducerEpochError(f"{error.message} Nothing was written.") from error
-    _check_order(services, topic, partition, header)
+    _check_order(services, part.batch)
     return in_transaction(batch, header, found)
 
 
@@ -352,6 +362,7 @@ async def _row(services: KafkaServices, call: KafkaCall, part: _Appending) -> Pr
             return _receipt_row(services, part, await part.receipt)
         except MilenaError as late:
             part.error = late
+            _note_refused(services, call, part)
     error = part.error
     assert error is not None, "it has a receipt or an error"
     is_by_id = part.topic is None and call.version >= IDS_FROM

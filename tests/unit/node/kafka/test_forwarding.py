@@ -11,6 +11,7 @@ from milena.model.access import Operation, ResourceType, ScramMechanism
 from milena.model.errors import InvalidRequestError, UnauthenticatedError
 from milena.model.secret import Secret
 from node.kafka.forwarding import FORWARDED, ForwardedRequest
+from node.kafka.refused_batches import KEPT_PASSING_MS
 from node.kafka.wire import cold
 from node.peers.messages import pack
 from tests.support.clusters.kafka_clients import (
@@ -87,6 +88,78 @@ async def test_requests_of_one_connection_stay_in_order_and_need_no_wait_between
         assert [(row.error_code, row.base_offset) for row in rows] == [(0, n) for n in range(20)]
         # A request needs 200 ms: to the leader, to a follower, and back.
         assert LoopClock().now_ms() - began_ms < 1_000
+
+
+@virtual
+async def test_a_batch_is_not_passed_on_before_one_that_found_no_way_to_the_leader() -> None:
+    """A partition takes any sequence as the first one of a producer, so the first batch could never follow."""
+    async with shared() as (cluster, clients):
+        client = clients[1]
+        made = await client.call(22, 4, transactional_id=None, transaction_timeout_ms=1)
+
+        async def write(sequence: int) -> int:
+            records = batch(f"{sequence}", producer=(made.producer_id, 0, sequence))
+            return int((await produce(client, records)).error_code)
+
+        handlers = cluster.network.handlers.pop(2)
+        cluster.network.links.discard((1, 2))
+        assert await write(0) == 6
+        cluster.network.handlers[2] = handlers
+        assert await write(1) == 6
+        assert [await write(0), await write(1), await write(2)] == [0, 0, 0]
+        assert await cluster.nodes[2].read("t") == ["0", "1", "2"]
+
+
+@virtual
+async def test_a_batch_is_not_passed_on_before_one_that_the_leader_refused() -> None:
+    async with shared() as (cluster, clients):
+        client = clients[1]
+        made = await client.call(22, 4, transactional_id=None, transaction_timeout_ms=1)
+        first = batch("0", producer=(made.producer_id, 0, 0))
+        assert (await produce(client, first[:-1])).error_code != 0
+        later = batch("1", producer=(made.producer_id, 0, 1))
+        # This node refuses it: it does not lead. The leader of then may not be the one of now.
+        assert (await produce(client, later)).error_code == 6
+        assert cluster.nodes[1].counts.kafka.forwarded == 1
+        await asyncio.sleep((KEPT_PASSING_MS + 1) / 1000)
+        assert (await produce(client, later)).error_code == 45
+        assert [(await produce(client, each)).error_code for each in (first, later)] == [0, 0]
+
+
+@virtual
+async def test_a_request_for_another_broker_waits_for_those_on_their_way() -> None:
+    async with shared() as (cluster, clients):
+        client = clients[1]
+        await cluster.create("u", (3, 1, 2))
+        cluster.network_ms = lambda rng: 50.0
+        for topic in ("t", "u"):
+            client.ask(0, 9, cold.encode_request(0, 9, fields(batch("a"), topic=topic)))
+        await LoopClock().sleep(100)
+        assert cluster.nodes[1].counts.kafka.forwarded == 1
+        await client.connection.idle()
+        assert cluster.nodes[1].counts.kafka.forwarded == 2
+        assert len(client.answers()) == 2
+
+
+@virtual
+async def test_nothing_is_passed_on_behind_a_request_whose_response_is_lost() -> None:
+    async with shared() as (cluster, clients):
+        client = clients[1]
+        await cluster.create("u", (1, 2, 3))
+        await cluster.kill(3)
+        # It waits for node 3, and all responses behind it wait, too.
+        waits = fields(batch("a"), topic="u", timeout_ms=60_000)
+        client.ask(0, 9, cold.encode_request(0, 9, waits))
+        cluster.network.lose_answers_to.add((1, FORWARDED.name))
+        client.ask(0, 9, cold.encode_request(0, 9, fields(batch("b"), timeout_ms=60_000)))
+        await settle()
+        assert cluster.nodes[1].counts.kafka.forwarded == 1
+        cluster.network.lose_answers_to.clear()
+        cluster.nodes[1].peer.disconnect(2)
+        client.ask(0, 9, cold.encode_request(0, 9, fields(batch("c"))))
+        await settle()
+        assert cluster.nodes[1].counts.kafka.forwarded == 1
+        assert client.transport.is_aborted
 
 
 @virtual

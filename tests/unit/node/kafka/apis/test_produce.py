@@ -9,8 +9,8 @@ import pytest
 from http_api.protocol.kafka_codes import KafkaCode
 from milena.model.types import Codec
 from node.kafka.apis.items import NO_ID
-from node.kafka.apis.produce import REFUSED_KEPT_MS
 from node.kafka.apis.producers import APIS as PRODUCER_APIS
+from node.kafka.refused_batches import KEPT_MS
 from node.kafka.wire import cold
 from tests.support.clusters.kafka_clients import KafkaClient, client_of, decoded
 from tests.support.clusters.nodes import Cluster, cluster_of
@@ -261,7 +261,7 @@ async def test_a_batch_that_its_client_gave_up_blocks_the_next_ones_for_a_while_
         await cluster.until(lambda: cluster.leader_of("t") == 1 and cluster.is_led("t"))
         late = batch("b", producer=(producer_id, epoch, 1))
         assert (await produce(client, late)).error_code == 45
-        await asyncio.sleep((REFUSED_KEPT_MS + 1) / 1000)
+        await asyncio.sleep((KEPT_MS + 1) / 1000)
         assert (await produce(client, late)).error_code == 0
 
 
