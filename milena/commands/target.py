@@ -1,7 +1,8 @@
 """The target of every command: the cluster that it calls, and the exit codes of its errors."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -41,6 +42,7 @@ _EXIT_CODES: tuple[tuple[type[ClientError], int], ...] = (
     (TargetExistsError, EXIT_EXISTS),
 )
 
+C = TypeVar("C")
 T = TypeVar("T")
 
 
@@ -67,18 +69,25 @@ class ClusterTarget:
 
     def run(self, work: Callable[[AdminClient], Awaitable[T]]) -> T:
         """Run one piece of administration with its own client."""
+        return self._run(AdminClient, work)
 
+    def run_client(self, work: Callable[[Client], Awaitable[T]]) -> T:
+        """Run one piece of work with records."""
+        return self._run(Client, work)
+
+    def _run(
+        self,
+        open_client: Callable[..., AbstractAsyncContextManager[C]],
+        work: Callable[[C], Awaitable[T]],
+    ) -> T:
         async def inside() -> T:
-            async with AdminClient(
+            async with open_client(
                 self.url, timeout_s=self.timeout_s, credentials=self.credentials
             ) as client:
                 return await work(client)
 
-        return self._run(inside())
-
-    def _run(self, work: Coroutine[object, object, T]) -> T:
         try:
-            return asyncio.run(work)
+            return asyncio.run(inside())
         except CredentialsRefusedError as error:
             if self.credentials_from is not None:
                 error.add_note(f"these are of {self.credentials_from}")
@@ -97,17 +106,6 @@ class ClusterTarget:
                 f"no majority of the metadata quorum answers: this is what {self.url} knew last",
                 err=True,
             )
-
-    def run_client(self, work: Callable[[Client], Awaitable[T]]) -> T:
-        """Run one piece of work with records."""
-
-        async def inside() -> T:
-            async with Client(
-                self.url, timeout_s=self.timeout_s, credentials=self.credentials
-            ) as client:
-                return await work(client)
-
-        return self._run(inside())
 
 
 def url_fault(text: str) -> str | None:

@@ -18,7 +18,7 @@ from enum import Enum, unique
 from functools import partial
 from random import Random
 from types import TracebackType
-from typing import Protocol, Self, TypeVar
+from typing import Self, TypeVar
 
 from milena.cluster.metadata import MetadataCache
 from milena.errors import (
@@ -45,9 +45,9 @@ from milena.producing.record_checks import (
     keyless,
     too_large,
 )
-from milena.producing.sender import AppendPort, Sender
+from milena.producing.sender import ProducerCallsPort, Sender
 from milena.producing.serializers import plain_bytes, serialize
-from milena.producing.topic_placements import TopicMakerPort, TopicPlacements
+from milena.producing.topic_placements import TopicPlacements
 
 T = TypeVar("T")
 
@@ -63,10 +63,6 @@ class Needs(Enum):
 
     TOPIC = "the topic's partitions are not known"
     ROOM = "the buffer is full"
-
-
-class ProducerCallsPort(AppendPort, TopicMakerPort, Protocol):
-    """Calls of ``milena.cluster.transport`` that the producer needs."""
 
 
 class Producer(Hinting, hints="Producer"):
@@ -121,7 +117,7 @@ class Producer(Hinting, hints="Producer"):
         self._topics = TopicPlacements(
             options,
             metadata=metadata,
-            maker=transport,
+            can_make=transport.can_make_topic,
             accumulator=self._accumulator,
             lock=self._lock,
             clock=clock,

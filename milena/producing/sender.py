@@ -64,8 +64,8 @@ ANSWER_MARGIN_MS = 250
 """The node gets a timeout that ends this many ms before the deadline, so that its response arrives in time."""
 
 
-class AppendPort(Protocol):
-    """Calls of ``milena.cluster.transport`` that the sender needs."""
+class ProducerCallsPort(Protocol):
+    """Calls of ``milena.cluster.transport`` that a producer needs."""
 
     async def append(
         self,
@@ -81,6 +81,9 @@ class AppendPort(Protocol):
 
     async def allocate_producer(self, name: str | None = None) -> ProducerIdentity:
         """Return a new producer id."""
+
+    async def can_make_topic(self, topic: str) -> bool:
+        """Let nodes create a missing topic, if their settings allow that; return whether the topic exists."""
 
 
 class ShipmentPort(Protocol):
@@ -102,7 +105,7 @@ class Sender:
         self,
         options: ProducerOptions,
         *,
-        transport: AppendPort,
+        transport: ProducerCallsPort,
         leaders: MetadataCache,
         shipments: ShipmentPort,
         clock: Clock,

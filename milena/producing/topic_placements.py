@@ -5,7 +5,7 @@ Any thread may call ``get``; all other methods are called on the loop's thread.
 
 from contextlib import AbstractContextManager
 from random import Random
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from milena.cluster.metadata import MetadataCache
 from milena.cluster.view import ClusterView, TopicView
@@ -23,25 +23,21 @@ from milena.producing.placement import TopicPlacement
 from milena.producing.retry import Backoff
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-
-class TopicMakerPort(Protocol):
-    """Calls of ``milena.cluster.transport`` that placements need."""
-
-    async def can_make_topic(self, topic: str) -> bool:
-        """Let nodes create a missing topic, if their settings allow that; return whether the topic exists."""
+    from collections.abc import Awaitable, Callable
 
 
 class TopicPlacements:
-    """Map topics to placements. ``lock`` guards the accumulator's lanes and the turn of records without a key."""
+    """Map topics to placements. ``lock`` guards the accumulator's lanes and the turn of records without a key.
+
+    ``can_make`` lets nodes create a missing topic, if their settings allow that, and returns whether the topic exists.
+    """
 
     def __init__(
         self,
         options: ProducerOptions,
         *,
         metadata: MetadataCache,
-        maker: TopicMakerPort,
+        can_make: "Callable[[str], Awaitable[bool]]",
         accumulator: Accumulator,
         lock: AbstractContextManager[bool],
         clock: Clock,
@@ -49,7 +45,7 @@ class TopicPlacements:
     ) -> None:
         self._options = options
         self._metadata = metadata
-        self._maker = maker
+        self._can_make = can_make
         self._accumulator = accumulator
         self._lock = lock
         self._clock = clock
@@ -104,7 +100,7 @@ class TopicPlacements:
         try:
             view = await self._metadata.topic(topic)
         except TargetNotFoundError:
-            if not await self._maker.can_make_topic(topic):
+            if not await self._can_make(topic):
                 raise
             view = await self._metadata.topic(topic)
         if len(view.partitions) < at_least:

@@ -6,7 +6,7 @@ request is known already and the body is small. ``sessions`` uses some of its fu
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import orjson
 from aiohttp import web
@@ -38,6 +38,9 @@ from milena.model.turns import LARGE_BYTES, Steps, at_once
 
 if TYPE_CHECKING:
     import asyncio
+
+_Authorize = Callable[[Operation, ResourceType, Iterable[str]], None]
+"""Requires that the caller may perform the operation on all of these resources, or raises ``ForbiddenError``."""
 
 
 async def transact(call: Call) -> web.Response:
@@ -97,7 +100,7 @@ class TransactHead:
         format_: RecordFormat,
         timeout_ms: int,
         may_create: Callable[[str], bool],
-        ask: "_Authorize | None" = None,
+        ask: _Authorize | None = None,
     ) -> None:
         """Keep the options. ``ask`` checks rights for the quick lane; None: the handler checks them itself."""
         self.format = format_
@@ -173,15 +176,6 @@ def _asked(request: TransactionRequest) -> tuple[Iterable[str], Iterable[GroupOf
     return (write.topic for write in request.writes), request.offsets
 
 
-class _Authorize(Protocol):
-    def __call__(self, operation: Operation, kind: ResourceType, names: Iterable[str], /) -> None:
-        """Require that the caller may perform the operation on all of these resources.
-
-        Raises:
-            ForbiddenError: the caller may not.
-        """
-
-
 def _asking(caller: Caller) -> _Authorize:
     """Return a check of rights for the quick lane. If it fails, the request goes to the handler, which refuses it."""
 
@@ -192,7 +186,7 @@ def _asking(caller: Caller) -> _Authorize:
     return ask
 
 
-def authorize(ask: "_Authorize", topics: Iterable[str], offsets: Iterable[GroupOffsets]) -> None:
+def authorize(ask: _Authorize, topics: Iterable[str], offsets: Iterable[GroupOffsets]) -> None:
     """Require that the caller may write to the topics, and commit the offsets.
 
     Raises:
