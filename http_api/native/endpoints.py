@@ -37,6 +37,7 @@ from milena.model.access import Operation
 
 _DELETE_RECORDS = "/topics/{topic}/partitions/{partition}/records:delete"
 _OPTIONAL_BODY_NOTE = "The body may be left out."
+_OPENAPI_ALIAS = "As /openapi.json, under another server's name"
 
 
 def _probe(path: str, operation_id: str, handler: Handler, summary: str) -> Route:
@@ -50,6 +51,13 @@ def _probe(path: str, operation_id: str, handler: Handler, summary: str) -> Rout
         access=PUBLIC,
         is_exempt=True,
     )
+
+
+def _description(path: str, operation_id: str, summary: str) -> Route:
+    """Return the row of a path with this description."""
+    answers = ok(native.OPENAPI, "The document")
+    handler = description.get_openapi
+    return _node_route(f"GET {path}", operation_id, handler, summary, answers, access=PUBLIC)
 
 
 _MOVE_ERRORS = (
@@ -338,28 +346,7 @@ NATIVE_ROUTES = (
         ),
         errors=(e.TopicNotFoundError,),
     ),
-    _node_route(
-        "GET /openapi.json",
-        "getOpenApi",
-        description.get_openapi,
-        "This description, as OpenAPI 3.1",
-        ok(native.OPENAPI, "The document"),
-        access=PUBLIC,
-    ),
-    _node_route(
-        "GET /openapi",
-        "getOpenApiByShortName",
-        description.get_openapi,
-        "As /openapi.json, under another server's name",
-        ok(native.OPENAPI, "The document"),
-        access=PUBLIC,
-    ),
-    _node_route(
-        "GET /openapi/v3",
-        "getOpenApiByVersion",
-        description.get_openapi,
-        "As /openapi.json, under another server's name",
-        ok(native.OPENAPI, "The document"),
-        access=PUBLIC,
-    ),
+    _description("/openapi.json", "getOpenApi", "This description, as OpenAPI 3.1"),
+    _description("/openapi", "getOpenApiByShortName", _OPENAPI_ALIAS),
+    _description("/openapi/v3", "getOpenApiByVersion", _OPENAPI_ALIAS),
 )

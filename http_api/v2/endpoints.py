@@ -71,14 +71,6 @@ _FETCH_ERRORS = (
     UnreadableRecordError,
 )
 
-_PRODUCE_PARAMS = (
-    produce_head.ACKS.param,
-    produce_head.TIMEOUT_MS.param,
-    produce_head.ASYNC.param,
-    IDEMPOTENCY_KEY,
-    conditions.IF_MATCH,
-    transaction_header.TRANSACTION,
-)
 _FETCH_PARAMS = (
     fetch.OFFSET,
     fetch.TIMESTAMP,
@@ -157,6 +149,20 @@ _FETCHED = (
 
 _topic_route = partial(Route, tag=Tag.TOPICS)
 _record_route = partial(Route, tag=Tag.RECORDS)
+_produce_route = partial(
+    _record_route,
+    own_params=(
+        produce_head.ACKS.param,
+        produce_head.TIMEOUT_MS.param,
+        produce_head.ASYNC.param,
+        IDEMPOTENCY_KEY,
+        conditions.IF_MATCH,
+        transaction_header.TRANSACTION,
+    ),
+    prepare=produce_head.prepare_to_produce,
+    access=on_topic(Operation.WRITE),
+    errors=_PRODUCE_ERRORS,
+)
 
 V2_ROUTES = (
     Route(
@@ -188,17 +194,13 @@ V2_ROUTES = (
         access=on_topic(Operation.DESCRIBE),
         is_current=True,
     ),
-    _record_route(
+    _produce_route(
         "POST /topics/{topic}",
         "produceToTopic",
         produce.produce,
         "Append records",
         _PRODUCED_TO_TOPIC,
-        own_params=_PRODUCE_PARAMS,
-        prepare=produce_head.prepare_to_produce,
-        access=on_topic(Operation.WRITE),
         body=Body(content=_RECORDS),
-        errors=_PRODUCE_ERRORS,
     ),
     _topic_route(
         "GET /topics/{topic}/partitions",
@@ -219,17 +221,13 @@ V2_ROUTES = (
         errors=PARTITION_ERRORS,
         access=on_topic(Operation.DESCRIBE),
     ),
-    _record_route(
+    _produce_route(
         "POST /topics/{topic}/partitions/{partition}",
         "produceToPartition",
         produce.produce,
         "Append records to a partition",
         _PRODUCED_TO_PARTITION,
-        own_params=_PRODUCE_PARAMS,
-        prepare=produce_head.prepare_to_produce,
-        access=on_topic(Operation.WRITE),
         body=Body(content=_RECORDS_OR_BATCH),
-        errors=_PRODUCE_ERRORS,
     ),
     _topic_route(
         "GET /topics/{topic}/partitions/{partition}/offsets",
@@ -279,17 +277,13 @@ V2_ROUTES = (
         topic_missing_code=fetch.MISSING_ON_FETCH,
         prepare=fetch.prepare_fetch,
     ),
-    _record_route(
+    _produce_route(
         "POST /topics/{topic}/partitions/{partition}/records",
         "produceBatch",
         produce.produce,
         "Append records or one encoded batch to a partition",
         _PRODUCED_TO_PARTITION,
-        own_params=_PRODUCE_PARAMS,
-        prepare=produce_head.prepare_to_produce,
-        access=on_topic(Operation.WRITE),
         body=Body(content=_RECORDS_OR_BATCH),
-        errors=_PRODUCE_ERRORS,
     ),
     Route(
         "GET /brokers",
