@@ -13,7 +13,7 @@ them.
 import threading
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import ExitStack
-from functools import wraps
+from functools import partial, wraps
 from inspect import getdoc
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack
@@ -95,11 +95,14 @@ class Client(Hinting, hints="Client"):
         metadata_max_age_ms: float = MAX_AGE_MS,
         connect_timeout_ms: float = CONNECT_TIMEOUT_MS,
     ) -> None:
-        self._url = url
-        self._credentials = credentials
-        self._timeout_s = timeout_s
-        self._metadata_max_age_ms = metadata_max_age_ms
-        self._connect_timeout_ms = connect_timeout_ms
+        self._make = partial(
+            AsyncClient,
+            url,
+            credentials=credentials,
+            timeout_s=timeout_s,
+            metadata_max_age_ms=metadata_max_age_ms,
+            connect_timeout_ms=connect_timeout_ms,
+        )
         self._lock = threading.Lock()
         self._opened: tuple[ClientLoopThread, AsyncClient] | None = None
         self._users: set[Resource[Any]] = set()
@@ -114,11 +117,21 @@ class Client(Hinting, hints="Client"):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._close(kind, error, trace)
+        with self._lock:
+            opened, self._opened = self._opened, None
+            users, self._users = self._users, set()
+        if opened is None or not opened[0].is_ours:
+            return
+        thread, client = opened
+        with ExitStack() as stack:
+            stack.callback(thread.close)
+            stack.callback(lambda: thread.run(client.__aexit__(None, None, None)))
+            for user in users:
+                stack.callback(user.__exit__, kind, error, trace)
 
     def close(self) -> None:
         """Close producers, readers and consumers that are still open, then all connections. You may call this again."""
-        self._close(None, None, None)
+        self.__exit__(None, None, None)
 
     @property
     def admin(self) -> "Admin":
@@ -184,13 +197,7 @@ class Client(Hinting, hints="Client"):
         with self._lock:
             if self._opened is None or not self._opened[0].is_ours:
                 thread = ClientLoopThread()
-                client = AsyncClient(
-                    self._url,
-                    credentials=self._credentials,
-                    timeout_s=self._timeout_s,
-                    metadata_max_age_ms=self._metadata_max_age_ms,
-                    connect_timeout_ms=self._connect_timeout_ms,
-                )
+                client = self._make()
                 thread.run(client.__aenter__())
                 self._opened = thread, client
                 self._users = set()
@@ -199,24 +206,6 @@ class Client(Hinting, hints="Client"):
     def _call(self, work: _Work[T]) -> T:
         thread, client = self._open()
         return thread.run(work(client.admin))
-
-    def _close(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        with self._lock:
-            opened, self._opened = self._opened, None
-            users, self._users = self._users, set()
-        if opened is None or not opened[0].is_ours:
-            return
-        thread, client = opened
-        with ExitStack() as stack:
-            stack.callback(thread.close)
-            stack.callback(lambda: thread.run(client.__aexit__(None, None, None)))
-            for user in users:
-                stack.callback(user.__exit__, kind, error, trace)
 
 
 class Admin(Forwarding[AdminClient], Hinting, hints="Admin"):

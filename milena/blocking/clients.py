@@ -40,7 +40,7 @@ class Resource(Generic[R]):
         self._is_entered = False
 
     def __enter__(self) -> Self:
-        self._thread.run(_entered(self._inner))
+        self._thread.run(self._inner.__aenter__())
         self._is_entered = True
         return self
 
@@ -54,23 +54,10 @@ class Resource(Generic[R]):
         is_entered, self._is_entered = self._is_entered, False
         try:
             if is_entered and self._thread.is_usable:
-                self._thread.run(_left(self._inner, kind, error, trace))
+                self._thread.run(self._inner.__aexit__(kind, error, trace))
         finally:
             if self._on_exit is not None:
                 self._on_exit(self)
-
-
-async def _entered(inner: AbstractAsyncContextManager[object, None]) -> None:
-    await inner.__aenter__()
-
-
-async def _left(
-    inner: AbstractAsyncContextManager[object, None],
-    kind: type[BaseException] | None,
-    error: BaseException | None,
-    trace: TracebackType | None,
-) -> None:
-    await inner.__aexit__(kind, error, trace)
 
 
 class Delivery:
