@@ -217,7 +217,6 @@ class Transaction(Producer):
             options, transport=self._writes, metadata=metadata, clock=clock, chance=chance
         )
         self._owner = owner
-        self._end_clock = clock
         self._failure: ClientError | None = None
         self._offsets: list[MemberOffsets] = []
         self._consumers: list[ConsumerPort] = []
@@ -268,7 +267,7 @@ class Transaction(Producer):
         try:
             self._writes.identity = self._owner.take() or await persist(
                 self._owner.begin,
-                clock=self._end_clock,
+                clock=self._clock,
                 patience_ms=self.options.delivery_timeout_ms,
             )
         except BaseException:
@@ -308,22 +307,22 @@ class Transaction(Producer):
     async def _commit(self) -> None:
         identity = self._writes.identity
         assert identity is not None, "the transaction has started"
-        offsets = [*self._offsets]
         for consumer in self._consumers:
             reached = consumer.given_out()
             if reached and consumer.options.group is not None:
-                offsets.append(
-                    MemberOffsets(
-                        group=consumer.options.group,
-                        member_id=consumer.member_id,
-                        member_epoch=consumer.member_epoch,
-                        offsets=reached,
-                    )
+                self.add_offsets(
+                    consumer.options.group,
+                    reached,
+                    member_id=consumer.member_id,
+                    member_epoch=consumer.member_epoch,
                 )
         try:
             next_epoch = await self._decide(
                 lambda: self._owner.calls.commit_transaction(
-                    identity, self._writes.parts, offsets, until_visible=self._owner.until_visible
+                    identity,
+                    self._writes.parts,
+                    self._offsets,
+                    until_visible=self._owner.until_visible,
                 ),
                 certain=TransactionAbortedError,
             )
@@ -380,7 +379,7 @@ class Transaction(Producer):
 
         try:
             return await persist(
-                attempt, clock=self._end_clock, patience_ms=self.options.delivery_timeout_ms
+                attempt, clock=self._clock, patience_ms=self.options.delivery_timeout_ms
             )
         except ClientError as error:
             if isinstance(error, certain | UnknownResultError) or not may_be_ended:
