@@ -4,8 +4,7 @@ If a record fails, its item in the response has the error. If all records fail w
 status of the response. If a write may have happened, the error says that the result is unknown.
 """
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from contextlib import nullcontext
 
 from aiohttp import web
 
@@ -21,8 +20,8 @@ from http_api.serving.lookup import partition_number
 from http_api.serving.plain_answer import PlainAnswer
 from milena.model.batch.header import producer_in
 from milena.model.errors import UnsupportedMediaTypeError
-from milena.model.requests import IdempotencyKey, ProduceReceipt, ProducerTransaction, Records
-from milena.model.turns import LARGE_BYTES, Steps
+from milena.model.requests import ProducerTransaction
+from milena.model.turns import LARGE_BYTES
 
 
 async def produce(call: Call) -> web.StreamResponse:
@@ -44,33 +43,16 @@ async def produce(call: Call) -> web.StreamResponse:
         return await _produce_batch(call, head, body, end, transaction)
     steps, size = head.decode(body), len(body)
     key = head.idempotency(_key(call), body, transaction)
-    target = _Target(key, end, transaction)
     # ``steps`` still refers to the body, and releases it after decoding. Drop this reference, so that a large body does
     # not stay in memory until the response.
     del body
-    if size < LARGE_BYTES:
-        receipts = await _append(call, head, steps, size, target)
-    else:
-        async with call.shared.turns.room(size, wait_ms=head.timeout_ms):
-            receipts = await _append(call, head, steps, size, target)
+    turns = call.shared.turns
+    async with nullcontext() if size < LARGE_BYTES else turns.room(size, wait_ms=head.timeout_ms):
+        receipts = await head.append(await turns.run(steps, size), key, end, transaction)
     headers = tuple(head.headers.items())
     if head.is_async:
         return empty_answer(headers=headers)
     return PlainAnswer(head.encode(receipts), head.content_type, headers)
-
-
-class _Target(NamedTuple):
-    """The options of a write in its headers: idempotency key, expected end and transaction."""
-
-    key: IdempotencyKey | None
-    expected_end: ExpectedEnd | None
-    transaction: ProducerTransaction | None
-
-
-async def _append(
-    call: Call, head: ProduceHead, steps: Steps[Records], size: int, target: _Target
-) -> Sequence[ProduceReceipt]:
-    return await head.append(await call.shared.turns.run(steps, size), *target)
 
 
 def _key(call: Call) -> str | None:

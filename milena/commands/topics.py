@@ -1,7 +1,7 @@
 """``milena topics``: lists and changes topics."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 import click
@@ -222,20 +222,6 @@ async def _refactor(client: AdminClient, name: str, factor: int) -> list[Request
     return await client.move_replicas(wanted) if wanted else []
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeletionEnd:
-    """The end of a deletion: an offset, the first record of a time, or (both None) the end of the partition."""
-
-    offset: int | None
-    time_ms: int | None
-
-    async def before(self, client: AdminClient, topic: str, partition: int) -> int | None:
-        """Return the first offset to keep; None to keep no present record."""
-        if self.time_ms is None:
-            return self.offset
-        return await client.offset_at(topic, partition, self.time_ms)
-
-
 def _offset_or_latest(text: str) -> int | str:
     if text == LATEST:
         return text
@@ -271,9 +257,7 @@ def delete_records(
     """
     if (before_offset is None) == (time_ms is None):
         raise click.UsageError("say either --before-offset or --before-time")
-    cut = DeletionEnd(
-        offset=before_offset if isinstance(before_offset, int) else None, time_ms=time_ms
-    )
+    offset = before_offset if isinstance(before_offset, int) else None
     confirm(
         f"Delete records of topic {name}?",
         f"deleting records of {name} is for good",
@@ -284,8 +268,9 @@ def delete_records(
     async def work(client: AdminClient) -> list[tuple[int, int]]:
         topic = await client.topic(name)
         done = []
-        for partition in _chosen(topic, partitions, is_one_needed=cut.offset is not None):
-            before = await cut.before(client, name, partition)
+        for partition in _chosen(topic, partitions, is_one_needed=offset is not None):
+            # None: nothing of what is there now is kept.
+            before = offset if time_ms is None else await client.offset_at(name, partition, time_ms)
             done.append((partition, await client.delete_records(name, partition, before)))
         return done
 
