@@ -52,8 +52,6 @@ B = TypeVar("B", bound=Resource[Any])
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_Work = Callable[[AdminClient], Coroutine[object, object, T]]
-
 
 def opened(
     method: Callable[Concatenate[AsyncClient, P], object], kind: Callable[..., B], told: str
@@ -203,10 +201,6 @@ class Client(Hinting, hints="Client"):
                 self._users = set()
             return self._opened
 
-    def _call(self, work: _Work[T]) -> T:
-        thread, client = self._open()
-        return thread.run(work(client.admin))
-
 
 class Admin(Forwarding[AdminClient], Hinting, hints="Admin"):
     """The blocking ``milena.AdminClient``. Methods, parameters and errors are the same."""
@@ -214,8 +208,9 @@ class Admin(Forwarding[AdminClient], Hinting, hints="Admin"):
     def __init__(self, client: Client) -> None:
         self._client = client
 
-    def _run(self, work: _Work[T]) -> T:
-        return self._client._call(work)
+    def _run(self, work: Callable[[AdminClient], Coroutine[object, object, T]]) -> T:
+        thread, client = self._client._open()
+        return thread.run(work(client.admin))
 
     @property
     def url(self) -> str:
@@ -225,7 +220,7 @@ class Admin(Forwarding[AdminClient], Hinting, hints="Admin"):
     @property
     def access(self) -> AccessAdmin:
         """Administration of access: users, tokens, access control entries and the mode."""
-        return AccessAdmin(self._client._call)
+        return AccessAdmin(self)
 
     cluster = forwarded(AdminClient.cluster)
     has_majority = forwarded(AdminClient.has_majority)

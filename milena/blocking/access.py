@@ -1,7 +1,7 @@
 """Access control for blocking programs: ``client.admin.access`` of ``milena.sync``."""
 
 from collections.abc import Callable, Coroutine
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from milena.blocking.forwarding import Forwarding, forwarded
 from milena.cluster.access_admin import AccessAdmin as AsyncAccessAdmin
@@ -10,21 +10,14 @@ from milena.cluster.admin import AdminClient
 T = TypeVar("T")
 
 
-class RunsAdmin(Protocol):
-    """Run one piece of administration on the client's own thread."""
-
-    def __call__(self, work: Callable[[AdminClient], Coroutine[object, object, T]], /) -> T:
-        """Return the result of ``work``, or raise its error."""
-
-
 class AccessAdmin(Forwarding[AsyncAccessAdmin]):
     """The blocking ``milena.AccessAdmin``. Methods, parameters and errors are the same."""
 
-    def __init__(self, call: RunsAdmin) -> None:
-        self._call = call
+    def __init__(self, admin: Forwarding[AdminClient]) -> None:
+        self._admin = admin
 
     def _run(self, work: Callable[[AsyncAccessAdmin], Coroutine[object, object, T]]) -> T:
-        return self._call(lambda admin: work(admin.access))
+        return self._admin._run(lambda admin: work(admin.access))
 
     state = forwarded(AsyncAccessAdmin.state)
     set_mode = forwarded(AsyncAccessAdmin.set_mode)
