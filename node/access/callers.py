@@ -63,36 +63,26 @@ class _Verified:
     until_ms: float
 
 
+@dataclass(eq=False, kw_only=True)
 class Callers:
     """The callers of one node. Owned by the event loop."""
 
-    def __init__(
-        self,
-        *,
-        metadata: MetadataStore,
-        passwords: Passwords,
-        clock: Clock,
-        heard_ms: Callable[[], int | None],
-        silence_ms_max: int,
-        has_first_user: bool,
-        random_bytes: Callable[[int], bytes],
-        web_tokens: "WebTokens | None" = None,
-        certificate_rule: str | None = None,
-    ) -> None:
-        """Create the callers of a node.
+    metadata: MetadataStore
+    passwords: Passwords
+    clock: Clock
+    heard_ms: Callable[[], int | None]
+    """Returns when the quorum was last heard (monotonic ms); None if not since the start."""
+    silence_ms_max: int
+    has_first_user: bool
+    random_bytes: Callable[[int], bytes]
+    web_tokens: "WebTokens | None" = None
+    """Verifies tokens of an issuer."""
+    certificate_rule: str | None = None
+    """See ``CertificateNames``."""
 
-        ``heard_ms``: returns when the quorum was last heard (monotonic ms); None if not since the start.
-        ``web_tokens``: verifies tokens of an issuer. ``certificate_rule``: see ``CertificateNames``.
-        """
-        self._metadata = metadata
-        self._passwords = passwords
-        self._clock = clock
-        self._heard_ms = heard_ms
-        self._silence_ms_max = silence_ms_max
-        self._has_first_user = has_first_user
-        self._key = random_bytes(_KEY_BYTES)
-        self._web_tokens = web_tokens
-        self._certificate_names = CertificateNames(certificate_rule)
+    def __post_init__(self) -> None:
+        self._key = self.random_bytes(_KEY_BYTES)
+        self._certificate_names = CertificateNames(self.certificate_rule)
         self._callers: dict[tuple[bytes, str], Caller] = {}
         """(Hash of the header or of the certificate, address) → caller, at the present version."""
         self._verified: dict[bytes, _Verified] = {}
@@ -109,22 +99,22 @@ class Callers:
 
     def attend(self) -> None:
         """Check whether the version has changed. It may also change because the quorum is silent for too long."""
-        version = self._current_version(self._metadata.image)
+        version = self._current_version(self.metadata.image)
         if version != self.version:
             self.version = version
             self._callers.clear()
 
     def _current_version(self, image: Image) -> int:
-        heard_ms = self._heard_ms()
-        self._until_ms = 0 if heard_ms is None else heard_ms + self._silence_ms_max
-        if self._has_first_user:
+        heard_ms = self.heard_ms()
+        self._until_ms = 0 if heard_ms is None else heard_ms + self.silence_ms_max
+        if self.has_first_user:
             if heard_ms is None:
                 return UNCERTAIN
             if not image.users and image.feature_level >= LEVEL:
                 return UNCERTAIN
         if image.access_mode == AccessMode.OFF:
             return OPEN
-        if heard_ms is None or self._clock.now_ms() > self._until_ms:
+        if heard_ms is None or self.clock.now_ms() > self._until_ms:
             return UNCERTAIN
         return image.access_version
 
@@ -132,20 +122,20 @@ class Callers:
         """Return whether an earlier result about a caller still holds."""
         if caller.version == OPEN:
             return self.version == OPEN
-        if self._clock.now_ms() > self._until_ms:
+        if self.clock.now_ms() > self._until_ms:
             # The process may have been suspended for a while, so it must check the time before it uses a result.
             self.attend()
         return caller.version == self.version and (
             not caller.expires_ms
             or (
-                self._clock.wall_ms() < caller.expires_ms
+                self.clock.wall_ms() < caller.expires_ms
                 and (not caller.keys_version or caller.keys_version == self._keys_version)
             )
         )
 
     @property
     def _keys_version(self) -> int:
-        return 0 if self._web_tokens is None else self._web_tokens.keys.version
+        return 0 if self.web_tokens is None else self.web_tokens.keys.version
 
     def known(
         self,
@@ -166,7 +156,7 @@ class Callers:
             return ANYBODY
         self.check_certain()
         host = plain_host(host)
-        image = self._metadata.image
+        image = self.metadata.image
         if authorization is None:
             return self._without_header(image, certificate, host)
         key = self._hash(authorization)
@@ -182,11 +172,11 @@ class Callers:
         Raises:
             NotReadyError: it may.
         """
-        if self._clock.now_ms() > self._until_ms:
+        if self.clock.now_ms() > self._until_ms:
             self.attend()
         if self.version == UNCERTAIN:
             raise NotReadyError(
-                self._metadata.quorum.start_obstacle()
+                self.metadata.quorum.start_obstacle()
                 or "this node has not heard of the metadata quorum for too long to know whom it may let in"
             )
 
@@ -200,7 +190,7 @@ class Callers:
         if self.version == OPEN:
             return ANYBODY
         self.check_certain()
-        host, image = plain_host(host), self._metadata.image
+        host, image = plain_host(host), self.metadata.image
         if vouched.principal in ("", ANONYMOUS):
             return self._without_header(image, None, host)
         user = None if vouched.user is None else image.users.get(vouched.user)
@@ -208,7 +198,7 @@ class Callers:
         if (
             (0 if user is None else user.created_index) != vouched.user_index
             or (token is None) != (vouched.token_id is None)
-            or (vouched.expires_ms and vouched.expires_ms <= self._clock.wall_ms())
+            or (vouched.expires_ms and vouched.expires_ms <= self.clock.wall_ms())
         ):
             raise UnauthenticatedError(f"{vouched.principal} has no access at this node any more")
         return self._caller(
@@ -232,7 +222,7 @@ class Callers:
         if self.version == OPEN:
             return ANYBODY
         self.check_certain()
-        image = self._metadata.image
+        image = self.metadata.image
         user = image.users.get(login.user)
         if (
             user is None
@@ -272,7 +262,7 @@ class Callers:
 
         Passwords that are known to be right are never refused.
         """
-        return None if self.version == OPEN else self._passwords.refusal(plain_host(host))
+        return None if self.version == OPEN else self.passwords.refusal(plain_host(host))
 
     async def identify(
         self, authorization: str | None, host: str, certificate: ClientCertificate | None = None
@@ -286,8 +276,8 @@ class Callers:
         """
         del certificate
         assert authorization is not None, "who brings nothing is known"
-        if self._web_tokens is not None and scheme_and_rest(authorization)[0] == "bearer":
-            await self._web_tokens.keys.refresh()
+        if self.web_tokens is not None and scheme_and_rest(authorization)[0] == "bearer":
+            await self.web_tokens.keys.refresh()
             caller = self.known(authorization, host)
             if caller is None:
                 raise NotReadyError("the issuer's keys are being read; try again")
@@ -295,7 +285,7 @@ class Callers:
         key = self._hash(authorization)
         task = self._looking.get(key)
         if task is None:
-            refusal = self._passwords.refusal(plain_host(host))
+            refusal = self.passwords.refusal(plain_host(host))
             if refusal is not None:
                 raise refusal
             # Requests with the same header share one check. So a client that opens many connections costs one hash.
@@ -324,11 +314,11 @@ class Callers:
         scheme, given = scheme_and_rest(authorization)
         if scheme == "bearer":
             if (
-                self._web_tokens is not None
+                self.web_tokens is not None
                 and not given.startswith(TOKEN_PREFIX)
-                and self._web_tokens.looks_like_one(given)
+                and self.web_tokens.looks_like_one(given)
             ):
-                return self._of_web_token(image, self._web_tokens.find(key, given, host), host)
+                return self._of_web_token(image, self.web_tokens.find(key, given, host), host)
             return self._of_token(image, given, host)
         if scheme != "basic":
             raise UnauthenticatedError(
@@ -336,7 +326,7 @@ class Callers:
             )
         name, _ = name_and_password(given)
         verified = self._verified.get(key)
-        if verified is None or (self._clock.now_ms() >= verified.until_ms and not is_under_way):
+        if verified is None or (self.clock.now_ms() >= verified.until_ms and not is_under_way):
             return None
         user = image.users.get(name)
         if user is None or verified.user != name or verified.verifier not in user.verifiers:
@@ -352,7 +342,7 @@ class Callers:
         is_good = hmac.compare_digest(secret_hash(secret), expected)
         if token is None or not is_good:
             raise UnauthenticatedError("this is not a token of this cluster, or it was deleted")
-        if token.expires_ms and token.expires_ms <= self._clock.wall_ms():
+        if token.expires_ms and token.expires_ms <= self.clock.wall_ms():
             raise UnauthenticatedError(f"token {token.token_id} has expired; make another one")
         user = image.users[token.user]
         return self._caller(
@@ -368,7 +358,7 @@ class Callers:
     def _of_certificate(self, image: Image, certificate: ClientCertificate, host: str) -> Caller:
         """Return the caller of a certificate. Its name is a principal even if the cluster has no user of that name."""
         name = self._certificate_names.user_of(certificate)
-        if certificate.expires_ms <= self._clock.wall_ms():
+        if certificate.expires_ms <= self.clock.wall_ms():
             raise UnauthenticatedError(
                 "the client's certificate has expired; renew it, and connect again"
             )
@@ -434,12 +424,12 @@ class Callers:
     async def _look(self, authorization: str, host: str) -> _Verified | None:
         """Check a password. An unknown user takes as long, and gets the same response, as a wrong password."""
         name, password = name_and_password(scheme_and_rest(authorization)[1])
-        user = self._metadata.image.users.get(name)
+        user = self.metadata.image.users.get(name)
         verifiers = () if user is None else user.verifiers
-        verifier = await self._passwords.find(verifiers, password, host)
+        verifier = await self.passwords.find(verifiers, password, host)
         if verifier is None:
             return None
-        return _Verified(user=name, verifier=verifier, until_ms=self._clock.now_ms() + VERIFIED_MS)
+        return _Verified(user=name, verifier=verifier, until_ms=self.clock.now_ms() + VERIFIED_MS)
 
 
 def _bad_password() -> UnauthenticatedError:

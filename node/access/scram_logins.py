@@ -38,25 +38,19 @@ class ScramChallenge:
     """The server's part of the nonce."""
 
 
+@dataclass(eq=False, kw_only=True)
 class ScramLogins:
     """Checks the proofs of clients. Owned by the event loop; no method waits."""
 
-    def __init__(
-        self,
-        *,
-        metadata: MetadataStore,
-        callers: Callers,
-        wrong: WrongPasswords,
-        clock: Clock,
-        random_bytes: Callable[[int], bytes],
-    ) -> None:
-        """``wrong``: wrong passwords of each address. All interfaces and mechanisms count into the same."""
-        self._metadata = metadata
-        self._callers = callers
-        self._wrong = wrong
-        self._clock = clock
-        self._random_bytes = random_bytes
-        self._spare_key = random_bytes(DECOY_KEY_BYTES)
+    metadata: MetadataStore
+    callers: Callers
+    wrong: WrongPasswords
+    """Wrong passwords of each address. All interfaces and mechanisms count into the same."""
+    clock: Clock
+    random_bytes: Callable[[int], bytes]
+
+    def __post_init__(self) -> None:
+        self._spare_key = self.random_bytes(DECOY_KEY_BYTES)
         """The key of decoys while no user of the cluster has a credential, so that nothing is there to hide."""
         self._shapes: tuple[int, dict[str, list[Shape]]] = (-1, {})
         """Access version, and the shapes of each mechanism's credentials, ascending."""
@@ -68,9 +62,9 @@ class ScramLogins:
             NotReadyError: this node's access data is too old to rely on.
             TooManyRequestsError: the address sent too many wrong passwords.
         """
-        self._callers.check_certain()
-        self._wrong.check(plain_host(host), self._clock.now_ms())
-        image = self._metadata.image
+        self.callers.check_certain()
+        self.wrong.check(plain_host(host), self.clock.now_ms())
+        image = self.metadata.image
         # The decoy is made in any case, so that both cases take the same time.
         credential, login = self._decoy(image, user, mechanism), None
         found = image.users.get(user)
@@ -79,7 +73,7 @@ class ScramLogins:
                 if present.mechanism == mechanism:
                     credential = present
                     login = ScramLogin(user, found.created_index, present)
-        nonce = self._random_bytes(NONCE_BYTES).hex()
+        nonce = self.random_bytes(NONCE_BYTES).hex()
         return ScramChallenge(credential=credential, login=login, nonce=nonce)
 
     def finish(
@@ -91,13 +85,13 @@ class ScramLogins:
             UnauthenticatedError: the proof is wrong. It counts as a wrong password.
             TooManyRequestsError: the address sent too many wrong passwords.
         """
-        address, now_ms = plain_host(host), self._clock.now_ms()
+        address, now_ms = plain_host(host), self.clock.now_ms()
         # Checked again here: an address may have many exchanges under way.
-        self._wrong.check(address, now_ms)
+        self.wrong.check(address, now_ms)
         is_good = proof_fits(challenge.credential, auth_message, proof)
         signature = server_signature(challenge.credential, auth_message)
         if challenge.login is None or not is_good:
-            self._wrong.add(address, now_ms)
+            self.wrong.add(address, now_ms)
             raise UnauthenticatedError("there is no user of this name and password")
         return challenge.login, signature
 

@@ -49,25 +49,18 @@ class WebIdentity:
     """The version of the keys with which the token was checked."""
 
 
+@dataclass(eq=False, kw_only=True)
 class WebTokens:
     """Verifies the tokens of one issuer. Owned by the event loop."""
 
-    def __init__(
-        self,
-        *,
-        issuer: str,
-        audience: str,
-        user_claim: str,
-        groups_claim: str | None,
-        keys: IssuerKeys,
-        clock: Clock,
-    ) -> None:
-        self._issuer = issuer
-        self._audience = audience
-        self._user_claim = user_claim
-        self._groups_claim = groups_claim
-        self.keys = keys
-        self._clock = clock
+    issuer: str
+    audience: str
+    user_claim: str
+    groups_claim: str | None
+    keys: IssuerKeys
+    clock: Clock
+
+    def __post_init__(self) -> None:
         self._forged = WrongPasswords("signatures")
         self._known: dict[bytes, WebIdentity] = {}
         """Hash of a token → its identity. The rights of the principal are not part of it, so it may be cached."""
@@ -87,7 +80,7 @@ class WebTokens:
         """
         found = self._known.get(key)
         if found is not None and (
-            found.keys_version == self.keys.version and self._clock.wall_ms() < found.expires_ms
+            found.keys_version == self.keys.version and self.clock.wall_ms() < found.expires_ms
         ):
             return found
         found = self.verify(text, address)
@@ -108,15 +101,15 @@ class WebTokens:
         key = self._key(_header(text))
         if key is None:
             return None
-        self._forged.check(address, self._clock.now_ms())
+        self._forged.check(address, self.clock.now_ms())
         try:
             # Times are checked below, against the node's own clock.
             claims = jwt.decode(
                 text,
                 key=key,
                 algorithms=[key.algorithm_name],
-                issuer=self._issuer,
-                audience=self._audience,
+                issuer=self.issuer,
+                audience=self.audience,
                 options={
                     "require": _REQUIRED,
                     "verify_exp": False,
@@ -125,12 +118,12 @@ class WebTokens:
                 },
             )
         except jwt.InvalidSignatureError:
-            self._forged.add(address, self._clock.now_ms())
+            self._forged.add(address, self.clock.now_ms())
             raise _bad("its signature is not one of its key") from None
         except jwt.InvalidIssuerError:
-            raise _bad(f"its iss is not {self._issuer}") from None
+            raise _bad(f"its iss is not {self.issuer}") from None
         except jwt.InvalidAudienceError:
-            raise _bad(f"its aud has no {self._audience}") from None
+            raise _bad(f"its aud has no {self.audience}") from None
         except (jwt.PyJWTError, ValueError, TypeError, OverflowError, RecursionError) as error:
             raise _bad(str(error) or type(error).__name__) from None
         return WebIdentity(
@@ -158,7 +151,7 @@ class WebTokens:
                 return None
             if keys is None:
                 raise NotReadyError(
-                    f"the keys of {self._issuer} cannot be read: {self.keys.failure}; this node cannot tell whether "
+                    f"the keys of {self.issuer} cannot be read: {self.keys.failure}; this node cannot tell whether "
                     "its tokens are good"
                 )
             what = (
@@ -177,7 +170,7 @@ class WebTokens:
         Raises:
             UnauthenticatedError: the token has expired, or is not valid yet.
         """
-        now_s = self._clock.wall_ms() / 1000
+        now_s = self.clock.wall_ms() / 1000
         end_s = _seconds(claims, "exp") + LEEWAY_S
         if now_s >= end_s:
             raise _bad(f"it expired {now_s - end_s + LEEWAY_S:.0f} s ago; get another one")
@@ -187,24 +180,24 @@ class WebTokens:
         return math.floor(end_s * 1000)
 
     def _principal(self, claims: dict[str, object]) -> str:
-        name = claims.get(self._user_claim)
+        name = claims.get(self.user_claim)
         if not isinstance(name, str) or not name:
-            raise _bad(f"its claim {self._user_claim} is missing or no text")
+            raise _bad(f"its claim {self.user_claim} is missing or no text")
         if not _NAME.fullmatch(NAME_PREFIX + name):
             raise _bad(
-                f"its {self._user_claim} {_shown(name)} cannot be a principal, which has 1 to {255 - len(NAME_PREFIX)} "
+                f"its {self.user_claim} {_shown(name)} cannot be a principal, which has 1 to {255 - len(NAME_PREFIX)} "
                 "letters, digits or . _ @ : / + = -; choose another claim by oidc_user_claim"
             )
         return USER_PREFIX + NAME_PREFIX + name
 
     def _groups(self, claims: dict[str, object]) -> tuple[str, ...]:
         """Return the groups that an entry could name. No entry can name the others, so they can be ignored."""
-        if self._groups_claim is None:
+        if self.groups_claim is None:
             return ()
-        found = claims.get(self._groups_claim)
+        found = claims.get(self.groups_claim)
         names = [found] if isinstance(found, str) else [] if found is None else found
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-            raise _bad(f"its claim {self._groups_claim} is not a list of texts")
+            raise _bad(f"its claim {self.groups_claim} is not a list of texts")
         return tuple(sorted({GROUP_PREFIX + name for name in names if _NAME.fullmatch(name)}))
 
 

@@ -11,6 +11,7 @@ not happen.
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
 
 from milena.model.errors import FateUnknownError, MilenaError
 from milena.model.types import MonotonicMs
@@ -36,6 +37,7 @@ TIME_PATIENCE_MS = 2_000
 LocalHeartbeat = Callable[[int, BrokerHeartbeatRequest], BrokerHeartbeatAnswer]
 
 
+@dataclass(eq=False, kw_only=True)
 class BrokerHeartbeats:
     """Sends reports to the Raft leader, and keeps the lease. ``run`` drives it. Owned by the data loop.
 
@@ -47,29 +49,18 @@ class BrokerHeartbeats:
         All reports in flight were sent to ``_controller_id``.
     """
 
-    def __init__(
-        self,
-        *,
-        broker_id: int,
-        metadata: MetadataStore,
-        peer: Peers,
-        clock: ClusterClock,
-        session_ms: int,
-        interval_ms: int,
-        report: Callable[[int], BrokerHeartbeatRequest | None],
-        local_heartbeat: LocalHeartbeat,
-        on_answer: Callable[[BrokerHeartbeatAnswer, MonotonicMs], None],
-    ) -> None:
-        self._broker_id = broker_id
-        self._metadata = metadata
-        self._peer = peer
-        self._clock = clock
-        self._session_ms = session_ms
-        self._interval_ms = interval_ms
-        self._report = report
-        self._local_heartbeat = local_heartbeat
-        self._on_answer = on_answer
-        self._lease_ms = MonotonicMs(-session_ms)
+    broker_id: int
+    metadata: MetadataStore
+    peer: Peers
+    clock: ClusterClock
+    session_ms: int
+    interval_ms: int
+    report: Callable[[int], BrokerHeartbeatRequest | None]
+    local_heartbeat: LocalHeartbeat
+    on_answer: Callable[[BrokerHeartbeatAnswer, MonotonicMs], None]
+
+    def __post_init__(self) -> None:
+        self._lease_ms = MonotonicMs(-self.session_ms)
         self._first_ms: MonotonicMs | None = None
         """When this process got its first response, in monotonic ms."""
         self._controller_id: int | None = None
@@ -81,7 +72,7 @@ class BrokerHeartbeats:
     @property
     def lease_left_ms(self) -> int:
         """How long the lease still runs if no more response arrives, in ms."""
-        return max(0, self._lease_ms + self._session_ms - self._clock.now_ms())
+        return max(0, self._lease_ms + self.session_ms - self.clock.now_ms())
 
     def soon(self) -> None:
         """Send the next report after ``PAUSE_MS``, not only at the next interval."""
@@ -93,22 +84,22 @@ class BrokerHeartbeats:
             while True:
                 self._send(group)
                 try:
-                    async with asyncio.timeout(self._interval_ms / 1000):
+                    async with asyncio.timeout(self.interval_ms / 1000):
                         await self._soon.wait()
-                    await self._clock.sleep(PAUSE_MS)
+                    await self.clock.sleep(PAUSE_MS)
                 except TimeoutError:
                     pass
                 self._soon.clear()
 
     def _send(self, group: asyncio.TaskGroup) -> None:
-        controller_id = self._metadata.quorum.status().leader_id
+        controller_id = self.metadata.quorum.status().leader_id
         if controller_id != self._controller_id:
             self._turn_to(controller_id)
         if controller_id is None:
             return
-        if controller_id == self._broker_id:
+        if controller_id == self.broker_id:
             self._report_here()
-        elif self._peer.is_connected(controller_id, CHANNEL):
+        elif self.peer.is_connected(controller_id, CHANNEL):
             if len(self._in_flight) < IN_FLIGHT_MAX:
                 self._start(group, self._report_there(controller_id))
         elif self._dial is None or self._dial.done():
@@ -127,51 +118,51 @@ class BrokerHeartbeats:
     def _turn_to(self, controller_id: int | None) -> None:
         """Report to another controller from now on, and ignore responses of the former one."""
         self._controller_id, self._echo, self._dial = controller_id, 0, None
-        self._clock.part()
+        self.clock.part()
         for task in self._in_flight:
             task.cancel()
 
     async def _connect(self, controller_id: int) -> None:
         # The controller's process may have restarted, with another monotonic clock.
-        self._clock.part()
+        self.clock.part()
         try:
-            await self._peer.connect(controller_id, timeout_ms=CONNECT_MS_MAX, channel=CHANNEL)
+            await self.peer.connect(controller_id, timeout_ms=CONNECT_MS_MAX, channel=CHANNEL)
         except MilenaError as error:
             logger.debug("controller cannot be reached: %s", error)
         else:
             self.soon()
 
     def _report_here(self) -> None:
-        report = self._report(self._echo)
+        report = self.report(self._echo)
         if report is None:
             return
         try:
-            answer = self._local_heartbeat(self._broker_id, report)
+            answer = self.local_heartbeat(self.broker_id, report)
         except MilenaError as error:
             logger.debug("heartbeat failed: %s", error)
         else:
-            self._take_answer(answer, self._clock.now_ms())
+            self._take_answer(answer, self.clock.now_ms())
 
     async def _report_there(self, controller_id: int) -> None:
-        report = self._report(self._echo)
+        report = self.report(self._echo)
         if report is None:
             return
-        sent_ms = self._clock.now_ms()
+        sent_ms = self.clock.now_ms()
         try:
             # A response that takes longer than a session could not give a lease.
             answer = await ask(
-                self._peer,
+                self.peer,
                 controller_id,
                 HEARTBEAT,
                 report,
-                timeout_ms=self._session_ms,
+                timeout_ms=self.session_ms,
                 channel=CHANNEL,
             )
         except FateUnknownError as error:
             logger.debug("heartbeat lost: %s", error)
-            if self._peer.is_silent(controller_id, CHANNEL):
+            if self.peer.is_silent(controller_id, CHANNEL):
                 # TCP waits longer and longer before it sends lost bytes again. A new connection is faster.
-                self._peer.disconnect(controller_id, CHANNEL)
+                self.peer.disconnect(controller_id, CHANNEL)
         except MilenaError as error:
             logger.debug("heartbeat failed: %s", error)
         else:
@@ -179,21 +170,21 @@ class BrokerHeartbeats:
 
     def _take_answer(self, answer: BrokerHeartbeatAnswer, sent_ms: MonotonicMs) -> None:
         self._echo = answer.number
-        self._clock.hear(sent_ms, answer.controller_ms, answer.cluster_ms)
+        self.clock.hear(sent_ms, answer.controller_ms, answer.cluster_ms)
         # The lease is shorter by the time since the controller last heard from a majority.
         as_of_ms = MonotonicMs(sent_ms - answer.age_ms)
         if self._is_waiting_for_time():
             self.soon()
         else:
             self._lease_ms = max(self._lease_ms, as_of_ms)
-        self._on_answer(answer, as_of_ms)
+        self.on_answer(answer, as_of_ms)
 
     def _is_waiting_for_time(self) -> bool:
         """Return whether this node still waits for the cluster's time.
 
         Without a lease it takes no records. Their append times would come from a clock that was not compared yet.
         """
-        now_ms = self._clock.now_ms()
+        now_ms = self.clock.now_ms()
         if self._first_ms is None:
             self._first_ms = now_ms
-        return not self._clock.is_known and now_ms - self._first_ms < TIME_PATIENCE_MS
+        return not self.clock.is_known and now_ms - self._first_ms < TIME_PATIENCE_MS

@@ -77,45 +77,38 @@ class TakenId:
         return now_ms - self._since_ms > self._patience_ms
 
 
+@dataclass(eq=False, kw_only=True)
 class Membership:
     """Registers this broker once, then keeps its session alive by heartbeats."""
 
-    def __init__(
-        self,
-        *,
-        broker_id: int,
-        identity: Callable[[], Identity],
-        metadata: MetadataStore,
-        peer: Peers,
-        directory: DataDirectory,
-        clock: ClusterClock,
-        session_ms: int,
-        heartbeat_ms: int,
-        local_heartbeat: LocalHeartbeat,
-    ) -> None:
+    broker_id: int
+    identity: Callable[[], Identity]
+    metadata: MetadataStore
+    peer: Peers
+    directory: DataDirectory
+    clock: ClusterClock
+    session_ms: int
+    heartbeat_ms: int
+    local_heartbeat: LocalHeartbeat
+
+    def __post_init__(self) -> None:
         self.broker_epoch = -1
         self.is_draining = False
         self.is_disk_full = False
-        self._broker_id = broker_id
-        self._identity = identity
-        self._metadata = metadata
-        self._directory = directory
-        self._clock = clock
-        self._session_ms = session_ms
         self._controller: tuple[int, int] | None = None
         self._is_drained = False
         self.heard_ms: MonotonicMs | None = None
         """The last time at which this image certainly had all changes of users and permissions; None: never in this
         process. Monotonic ms."""
         self._heartbeats = BrokerHeartbeats(
-            broker_id=broker_id,
-            metadata=metadata,
-            peer=peer,
-            clock=clock,
-            session_ms=session_ms,
-            interval_ms=heartbeat_ms,
+            broker_id=self.broker_id,
+            metadata=self.metadata,
+            peer=self.peer,
+            clock=self.clock,
+            session_ms=self.session_ms,
+            interval_ms=self.heartbeat_ms,
             report=self._report,
-            local_heartbeat=local_heartbeat,
+            local_heartbeat=self.local_heartbeat,
             on_answer=self._on_answer,
         )
 
@@ -133,13 +126,13 @@ class Membership:
 
     def me(self, image: Image) -> Broker | None:
         """Return this broker's entry in the image; None if the image does not have its present registration."""
-        broker = image.brokers.get(self._broker_id)
+        broker = image.brokers.get(self.broker_id)
         return broker if broker is not None and broker.broker_epoch == self.broker_epoch else None
 
     @property
     def is_unfenced(self) -> bool:
         """Whether the image has this broker's present registration, and the broker is not fenced."""
-        broker = self.me(self._metadata.image)
+        broker = self.me(self.metadata.image)
         return broker is not None and not broker.is_fenced
 
     # -- registration ----------------------------------------------------------------------------
@@ -154,22 +147,22 @@ class Membership:
         attempts = 0
         while True:
             try:
-                epoch = await self._metadata.propose(
+                epoch = await self.metadata.propose(
                     self._registration(reports, was_clean_stop=was_clean_stop),
                     timeout_ms=LONG_PROPOSE_MS,
                 )
             except StaleBrokerEpochError:
                 # An incarnation number comes from the wall clock. The clock was set back since the last start.
-                self._metadata.outlive_past_incarnations()
+                self.metadata.outlive_past_incarnations()
                 continue
             except BrokerIdInUseError as error:
                 if taken is None:
-                    taken = TakenId(self._session_ms)
+                    taken = TakenId(self.session_ms)
                     logger.warning("waiting for the broker id: %s", error)
-                image = self._metadata.image
-                if taken.is_certain(image.controller_epoch, self._clock.now_ms()):
+                image = self.metadata.image
+                if taken.is_certain(image.controller_epoch, self.clock.now_ms()):
                     raise StartupError(error.message) from error
-                await self._clock.sleep(REFUSED_RETRY_MS)
+                await self.clock.sleep(REFUSED_RETRY_MS)
                 continue
             except (UnavailableError, FateUnknownError) as error:
                 # A cluster that starts has no Raft leader for a moment, so the first refusals need no warning.
@@ -180,24 +173,24 @@ class Membership:
                 if isinstance(error, FateUnknownError):
                     # The lost registration may still be committed. It must not be committed after the next one, because
                     # this node will know only the next one's epoch. So the next one gets a higher incarnation.
-                    self._metadata.outlive_past_incarnations()
-                await self._clock.sleep(REFUSED_RETRY_MS)
+                    self.metadata.outlive_past_incarnations()
+                await self.clock.sleep(REFUSED_RETRY_MS)
                 continue
             assert isinstance(epoch, int)
-            self._directory.set_broker_epoch(epoch)
+            self.directory.set_broker_epoch(epoch)
             self.broker_epoch = epoch
-            logger.info("registered broker_id=%d broker_epoch=%d", self._broker_id, epoch)
+            logger.info("registered broker_id=%d broker_epoch=%d", self.broker_id, epoch)
             return epoch
 
     def _registration(
         self, reports: Sequence[ReplicaReport], *, was_clean_stop: bool
     ) -> RegisterBroker:
         return RegisterBroker(
-            **asdict(self._identity()),
-            broker_id=self._broker_id,
-            directory_id=self._directory.directory_id,
-            last_broker_epoch=self._directory.broker_epoch,
-            incarnation=self._metadata.incarnation,
+            **asdict(self.identity()),
+            broker_id=self.broker_id,
+            directory_id=self.directory.directory_id,
+            last_broker_epoch=self.directory.broker_epoch,
+            incarnation=self.metadata.incarnation,
             was_clean_stop=was_clean_stop,
             reports=tuple(reports),
         )
@@ -227,15 +220,15 @@ class Membership:
         return BrokerHeartbeatRequest(
             broker_epoch=self.broker_epoch,
             echo=echo,
-            applied_index=self._metadata.image.index,
+            applied_index=self.metadata.image.index,
             is_draining=self.is_draining,
             is_disk_full=self.is_disk_full,
-            reading_ms=self._clock.reading_ms,
+            reading_ms=self.clock.reading_ms,
         )
 
     def _on_answer(self, answer: BrokerHeartbeatAnswer, as_of_ms: MonotonicMs) -> None:
         self._is_drained = answer.is_drained
-        if answer.access_version <= self._metadata.image.access_version:
+        if answer.access_version <= self.metadata.image.access_version:
             self.heard_ms = as_of_ms if self.heard_ms is None else max(self.heard_ms, as_of_ms)
 
     # -- a full disk -----------------------------------------------------------------------------
@@ -265,8 +258,8 @@ class Membership:
         self.is_draining = True
         if self.broker_epoch < 0:
             return True
-        deadline = self._clock.now_ms() + timeout_ms
-        while not self._is_drained and self._clock.now_ms() < deadline:
+        deadline = self.clock.now_ms() + timeout_ms
+        while not self._is_drained and self.clock.now_ms() < deadline:
             self.beat_soon()
-            await self._metadata.changed(25)
+            await self.metadata.changed(25)
         return self._is_drained

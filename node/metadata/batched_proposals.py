@@ -23,39 +23,27 @@ class _WaitingChange(Generic[Change]):
     done: asyncio.Future[None]
 
 
+@dataclass(eq=False, kw_only=True)
 class BatchedProposals(Generic[Change]):
     """A queue of changes of one kind. Owned by the data loop.
 
     Invariant: a task runs exactly while there are changes in the queue or in flight.
     """
 
-    def __init__(
-        self,
-        *,
-        propose: Callable[[Sequence[Change]], Awaitable[Sequence[MilenaError | None]]],
-        size_of: Callable[[Change], int],
-        changes_max: int,
-        bytes_max: int,
-        contained: ContainedErrors,
-        task: str,
-    ) -> None:
-        """Make an empty queue.
+    propose: Callable[[Sequence[Change]], Awaitable[Sequence[MilenaError | None]]]
+    """Sends changes in one command; returns for each None, or why it was refused. An error that it raises is the
+    outcome of all of them."""
+    size_of: Callable[[Change], int]
+    """Returns the estimated size of a change in bytes."""
+    changes_max: int
+    """The most changes in a command."""
+    bytes_max: int
+    """The most bytes in a command of several changes, by ``size_of``."""
+    contained: ContainedErrors
+    """Reports an error of ``propose`` that is no ``MilenaError``, under the name ``task``."""
+    task: str
 
-        Args:
-            propose: sends changes in one command; returns for each None, or why it was refused. An error that it
-                raises is the outcome of all of them.
-            size_of: the estimated size of a change in bytes.
-            changes_max: the most changes in a command.
-            bytes_max: the most bytes in a command of several changes, by ``size_of``.
-            contained: reports an error of ``propose`` that is no ``MilenaError``, under the name ``task``.
-            task: see ``contained``.
-        """
-        self._propose = propose
-        self._size_of = size_of
-        self._changes_max = changes_max
-        self._bytes_max = bytes_max
-        self._contained = contained
-        self._name = task
+    def __post_init__(self) -> None:
         self._queue: deque[_WaitingChange[Change]] = deque()
         self._task: asyncio.Task[None] | None = None
         self._refusal: Callable[[], MilenaError] | None = None
@@ -74,7 +62,7 @@ class BatchedProposals(Generic[Change]):
         if self._refusal is not None:
             raise self._refusal()
         waiting = _WaitingChange(
-            change, self._size_of(change), asyncio.get_running_loop().create_future()
+            change, self.size_of(change), asyncio.get_running_loop().create_future()
         )
         self._queue.append(waiting)
         self.queued_bytes += waiting.size
@@ -87,7 +75,7 @@ class BatchedProposals(Generic[Change]):
             taken = self._take()
             outcomes: Sequence[MilenaError | None]
             try:
-                outcomes = await self._propose([waiting.change for waiting in taken])
+                outcomes = await self.propose([waiting.change for waiting in taken])
             except Exception as error:  # noqa: BLE001 - those who wait hear of it, and the next ones are served
                 outcomes = [self._typed(error)] * len(taken)
             for waiting, outcome in zip(taken, outcomes, strict=True):
@@ -98,14 +86,14 @@ class BatchedProposals(Generic[Change]):
     def _typed(self, error: Exception) -> MilenaError:
         if isinstance(error, MilenaError):
             return error
-        return self._contained.report(EntryPoint.TASK, error, "task", self._name)
+        return self.contained.report(EntryPoint.TASK, error, "task", self.task)
 
     def _take(self) -> list[_WaitingChange[Change]]:
         taken: list[_WaitingChange[Change]] = []
         size = 0
-        while self._queue and len(taken) < self._changes_max:
+        while self._queue and len(taken) < self.changes_max:
             size += self._queue[0].size
-            if taken and size > self._bytes_max:
+            if taken and size > self.bytes_max:
                 break
             taken.append(self._queue.popleft())
         self.queued_bytes -= sum(waiting.size for waiting in taken)

@@ -32,22 +32,18 @@ class _Hashed:
     digest: bytes
 
 
+@dataclass(eq=False, kw_only=True)
 class ImageChecks:
     """The checks of one node. Owned by the data loop; ``on_check`` may be called on any thread.
 
     ``on_failure``: must stop the process.
     """
 
-    def __init__(
-        self,
-        *,
-        marks: ImageMarks,
-        clock: Clock,
-        on_failure: Callable[[BaseException], None] | None = None,
-    ) -> None:
-        self._marks = marks
-        self._clock = clock
-        self._on_failure = on_failure
+    marks: ImageMarks
+    clock: Clock
+    on_failure: Callable[[BaseException], None] | None = None
+
+    def __post_init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._has_begun = False
         self._is_hashing = False
@@ -66,7 +62,7 @@ class ImageChecks:
 
         Without a mark, the check only sets the first one.
         """
-        image = self._marks.last
+        image = self.marks.last
         if image is None:
             return CheckImage(index=0, image_hash=b"")
         if self._hashed is not None and self._hashed.image is image:
@@ -97,7 +93,7 @@ class ImageChecks:
     def _hash(self, image: Image) -> None:
         self._is_hashing = True
         job = self._loop.run_in_executor(None, image_hash, image)
-        job.add_done_callback(functools.partial(self._on_hashed, image, self._clock.now_ms()))
+        job.add_done_callback(functools.partial(self._on_hashed, image, self.clock.now_ms()))
 
     def _on_hashed(self, image: Image, began_ms: MonotonicMs, job: "asyncio.Future[bytes]") -> None:
         if job.cancelled():
@@ -107,7 +103,7 @@ class ImageChecks:
         if error is not None:
             self._fail(error)
             return
-        self.hash_ms = self._clock.now_ms() - began_ms
+        self.hash_ms = self.clock.now_ms() - began_ms
         self._hashed = _Hashed(image, job.result())
         comparison, self._waiting = self._waiting, None
         if comparison is not None:
@@ -122,6 +118,6 @@ class ImageChecks:
             logger.debug("image compared index=%d", comparison.image.index)
 
     def _fail(self, error: BaseException) -> None:
-        if self._on_failure is None:
+        if self.on_failure is None:
             raise error
-        self._on_failure(error)
+        self.on_failure(error)

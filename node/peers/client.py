@@ -7,6 +7,7 @@ import asyncio
 import logging
 import ssl
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 from milena.model.pending import Taker
 from node.peers.codec import Buffer, Fields, PeerChannel
@@ -27,6 +28,7 @@ DIAL_MS_MAX = 2_000
 """Longest time from the look-up of the name to the end of the TCP handshake."""
 
 
+@dataclass(eq=False, kw_only=True)
 class PeerClient:
     """Calls to other nodes, over one link for each node and channel.
 
@@ -36,24 +38,15 @@ class PeerClient:
     ``verifies_id``: a peer's certificate must name the node id that the peer claims.
     """
 
-    def __init__(
-        self,
-        *,
-        identity: IdentitySource,
-        secret: bytes,
-        resolve: Callable[[int], tuple[str, int] | None],
-        on_disconnected: Callable[[int, PeerChannel], None] | None = None,
-        tls: ssl.SSLContext | None = None,
-        is_anyone: bool = False,
-        verifies_id: bool = False,
-    ) -> None:
-        self._verifies_id = verifies_id
-        self._is_anyone = is_anyone
-        self._identity = identity
-        self._secret = secret
-        self._resolve = resolve
-        self._on_disconnected = on_disconnected
-        self._tls = tls
+    identity: IdentitySource
+    secret: bytes = field(repr=False)
+    resolve: Callable[[int], tuple[str, int] | None]
+    on_disconnected: Callable[[int, PeerChannel], None] | None = None
+    tls: ssl.SSLContext | None = None
+    is_anyone: bool = False
+    verifies_id: bool = False
+
+    def __post_init__(self) -> None:
         self._links: dict[tuple[int, PeerChannel], CallerLink] = {}
         self._dials: dict[tuple[int, PeerChannel], asyncio.Task[CallerLink]] = {}
         self._unreachable: dict[tuple[int, PeerChannel], str] = {}
@@ -148,7 +141,7 @@ class PeerClient:
 
     async def probe(self, node_id: int, *, timeout_ms: float) -> ProbeResult:
         """Find out whether the peer's process still listens: connect and close at once. This uses no link."""
-        address = self._resolve(node_id)
+        address = self.resolve(node_id)
         if address is None:
             return ProbeResult.UNREACHABLE
         return await probe(address, timeout_ms=timeout_ms)
@@ -210,17 +203,17 @@ class PeerClient:
         Raises:
             PeerUnreachableError: the message says why this failed.
         """
-        address = None if self._is_closed else self._resolve(node_id)
+        address = None if self._is_closed else self.resolve(node_id)
         if address is None:
             why = "this node is stopping" if self._is_closed else "its address is not known"
             raise PeerUnreachableError(f"node {node_id} cannot be reached: {why}")
         handshake = Handshake(
             HandshakeRole.DIALER,
-            self._identity(),
-            self._secret,
+            self.identity(),
+            self.secret,
             channel=frames.Channel.DATA,
-            expected_node_id=None if self._is_anyone else node_id,
-            verifies_id=self._verifies_id,
+            expected_node_id=None if self.is_anyone else node_id,
+            verifies_id=self.verifies_id,
         )
         loop = asyncio.get_running_loop()
         link = CallerLink(loop, handshake, channel, self._on_lost)
@@ -245,7 +238,7 @@ class PeerClient:
         is_known = self._unreachable.get(key) == reason
         self._unreachable[key] = reason
         level = logging.DEBUG if is_known else logging.WARNING
-        if self._is_anyone:
+        if self.is_anyone:
             log.log(level, "peer unreachable channel=%s reason=%s", channel, reason)
             return
         log.log(level, "peer unreachable node_id=%d channel=%s reason=%s", *key, reason)
@@ -259,9 +252,9 @@ class PeerClient:
             await loop.create_connection(
                 lambda: link,
                 sock=connection,
-                ssl=self._tls,
-                server_hostname=host if self._tls is not None else None,
-                ssl_handshake_timeout=tls_seconds(self._tls),
+                ssl=self.tls,
+                server_hostname=host if self.tls is not None else None,
+                ssl_handshake_timeout=tls_seconds(self.tls),
             )
         except BaseException:
             connection.close()
@@ -272,8 +265,8 @@ class PeerClient:
         if self._links.get(key) is link:
             del self._links[key]
         log.info("peer lost node_id=%d channel=%s reason=%s", *key, link.failure)
-        if self._on_disconnected is not None:
-            self._on_disconnected(*key)
+        if self.on_disconnected is not None:
+            self.on_disconnected(*key)
 
 
 def _expire(

@@ -9,6 +9,7 @@ import logging
 import socket
 import ssl
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from milena.model.contained import ContainedErrors, EntryPoint
 from milena.model.errors import MilenaError, StartupError
@@ -126,26 +127,19 @@ class PeerServer(ServerLinkOwner):
             link.abort("this node is stopping")
 
 
+@dataclass(eq=False, kw_only=True)
 class PeerListener:
     """The peer port. ``on_raft_socket``: gets accepted Raft sockets after their preface was read."""
 
-    def __init__(
-        self,
-        *,
-        server: PeerServer,
-        identity: IdentitySource,
-        secret: bytes,
-        on_raft_socket: Callable[[socket.socket], None],
-        tls: ssl.SSLContext | None = None,
-        verifies_id: bool = False,
-    ) -> None:
-        """``verifies_id``: a peer's certificate must name the node id that the peer claims."""
-        self._verifies_id = verifies_id
-        self._server = server
-        self._identity = identity
-        self._secret = secret
-        self._on_raft_socket = on_raft_socket
-        self._tls = tls
+    server: PeerServer
+    identity: IdentitySource
+    secret: bytes = field(repr=False)
+    on_raft_socket: Callable[[socket.socket], None]
+    tls: ssl.SSLContext | None = None
+    verifies_id: bool = False
+    """Whether a peer's certificate must name the node id that the peer claims."""
+
+    def __post_init__(self) -> None:
         self._socket: socket.socket | None = None
         self._retry: asyncio.TimerHandle | None = None
         self._strangers: set[asyncio.Task[bool]] = set()
@@ -188,7 +182,7 @@ class PeerListener:
         for task in strangers:
             task.cancel()
         await asyncio.gather(*strangers, return_exceptions=True)
-        await self._server.close()
+        await self.server.close()
 
     def _on_readable(self) -> None:
         """Accept the waiting connections. This is no task, because a cancelled task could leave a socket open."""
@@ -209,8 +203,8 @@ class PeerListener:
             self._on_accepted(connection)
 
     def _on_accepted(self, connection: socket.socket) -> None:
-        if len(self._strangers) + self._server.strangers() >= STRANGERS_MAX:
-            self._server.refused("too many connections that prove nothing")
+        if len(self._strangers) + self.server.strangers() >= STRANGERS_MAX:
+            self.server.refused("too many connections that prove nothing")
             connection.close()
             return
         task = asyncio.get_running_loop().create_task(self._admit(connection), name="peer-admit")
@@ -236,13 +230,13 @@ class PeerListener:
             if preface is None:
                 return False
             if frames.decode_preface(preface) is frames.Channel.RAFT:
-                self._on_raft_socket(connection)
+                self.on_raft_socket(connection)
             else:
                 await self._serve(connection)
         except TimeoutError:
-            self._server.refused("nothing was sent")
+            self.server.refused("nothing was sent")
         except (PeerProtocolError, OSError) as error:
-            self._server.refused(str(error))
+            self.server.refused(str(error))
         else:
             return True
         return False
@@ -251,20 +245,20 @@ class PeerListener:
         loop = asyncio.get_running_loop()
         handshake = Handshake(
             HandshakeRole.ACCEPTOR,
-            self._identity(),
-            self._secret,
+            self.identity(),
+            self.secret,
             channel=frames.Channel.DATA,
-            verifies_id=self._verifies_id,
+            verifies_id=self.verifies_id,
         )
-        link = ServerLink(loop, handshake, self._server.handlers, self._server)
-        self._server.add(link)
+        link = ServerLink(loop, handshake, self.server.handlers, self.server)
+        self.server.add(link)
         try:
             await loop.connect_accepted_socket(
                 lambda: link,
                 connection,
-                ssl=self._tls,
-                ssl_handshake_timeout=tls_seconds(self._tls),
+                ssl=self.tls,
+                ssl_handshake_timeout=tls_seconds(self.tls),
             )
         except BaseException:
-            self._server.discard(link)
+            self.server.discard(link)
             raise

@@ -96,48 +96,42 @@ class CompactorSettings:
     settle_ms: int
 
 
+@dataclass(eq=False, kw_only=True)
 class Compactor:
     """The background compaction of one node; runs on the data loop."""
 
-    def __init__(
-        self,
-        *,
-        runners: Iterable[PartitionRunner],
-        clock: Clock,
-        settings: CompactorSettings,
-        counts: CompactionCounts,
-        standing: Standing,
-    ) -> None:
-        self._runners = runners
-        self._clock = clock
-        self._settings = settings
-        self._counts = counts
-        self._standing = standing
-        self._throttle = Throttle(settings.bytes_per_s)
+    runners: Iterable[PartitionRunner]
+    clock: Clock
+    settings: CompactorSettings
+    counts: CompactionCounts
+    standing: Standing
+
+    def __post_init__(self) -> None:
+        self._throttle = Throttle(self.settings.bytes_per_s)
         self._replicated: dict[PartitionRunner, EveryReplicaHas] = {}
         self._resting: dict[PartitionRunner, MonotonicMs] = {}
 
     async def run(self) -> None:
         """Check all logs every ``check_ms`` and compact those that are due; run until cancelled."""
         while True:
-            await self._clock.sleep(self._settings.check_ms)
+            await self.clock.sleep(self.settings.check_ms)
             await self.look()
 
     async def look(self) -> None:
         """Close old segments, then compact the logs that are due. The log with the most to gain comes first."""
-        runners = list(self._runners)
+        runners = list(self.runners)
         self._forget(runners)
         for runner in runners:
             if not runner.is_closed:
                 runner.upkeep.maybe_roll()
         due = [(need, runner) for runner in runners if (need := self._need(runner)) is not None]
-        self._counts.dirty_bytes = sum(need.dirty_bytes for need, _ in due)
+        self.counts.dirty_bytes = sum(need.dirty_bytes for need, _ in due)
         due = [(need, runner) for need, runner in due if need.is_due]
         for _, runner in sorted(due, key=lambda pair: pair[0].dirty_ratio, reverse=True):
             await self._compact(runner)
 
     def _forget(self, runners: Iterable[PartitionRunner]) -> None:
-        now_ms = self._clock.now_ms()
+        now_ms = self.clock.now_ms()
         kept = set(runners)
         self._replicated = {r: known for r, known in self._replicated.items() if r in kept}
         self._resting = {
@@ -157,12 +151,12 @@ class Compactor:
     def _tombstone_end(self, runner: PartitionRunner) -> int:
         known = self._replicated.get(runner)
         if known is None:
-            known = self._replicated[runner] = EveryReplicaHas(self._settings.settle_ms)
+            known = self._replicated[runner] = EveryReplicaHas(self.settings.settle_ms)
         return known.look(
             runner.state,
             runner.high_watermark,
-            self._clock.now_ms(),
-            has_lease=self._standing.has_lease,
+            self.clock.now_ms(),
+            has_lease=self.standing.has_lease,
         )
 
     async def _compact(self, runner: PartitionRunner) -> None:
@@ -171,15 +165,15 @@ class Compactor:
         run = runner.upkeep.begin_compaction(self._tombstone_end(runner))
         if run is None:
             return
-        began_ms = self._clock.now_ms()
+        began_ms = self.clock.now_ms()
         try:
             while not run.is_done:
-                slice_began_ms = self._clock.now_ms()
+                slice_began_ms = self.clock.now_ms()
                 worked = await runner.upkeep.compact_slice(run)
-                self._counts.worked_bytes += worked
-                now_ms = self._clock.now_ms()
+                self.counts.worked_bytes += worked
+                now_ms = self.clock.now_ms()
                 rest_ms = REST_SHARE * (now_ms - slice_began_ms)
-                await self._clock.sleep(max(rest_ms, self._throttle.pause_ms(worked, now_ms)))
+                await self.clock.sleep(max(rest_ms, self._throttle.pause_ms(worked, now_ms)))
             if run.is_void:
                 return
         except MilenaError as error:
@@ -198,18 +192,18 @@ class Compactor:
             run.bytes_before,
             run.bytes_after,
             run.counts.records,
-            self._clock.now_ms() - began_ms,
+            self.clock.now_ms() - began_ms,
         )
 
     def _count(self, run: CompactionRun) -> None:
-        counts = self._counts
+        counts = self.counts
         counts.runs += 1
         counts.saved_bytes += run.bytes_before - run.bytes_after
         counts.removed_records += run.counts.records
-        counts.last_run_ms = self._clock.wall_ms()
+        counts.last_run_ms = self.clock.wall_ms()
 
     def _rest(self, runner: PartitionRunner, error: MilenaError) -> None:
-        self._counts.failures += 1
-        self._resting[runner] = MonotonicMs(self._clock.now_ms() + FAILED_PAUSE_MS)
+        self.counts.failures += 1
+        self._resting[runner] = MonotonicMs(self.clock.now_ms() + FAILED_PAUSE_MS)
         log = logger.info if isinstance(error, DiskFullError) else logger.warning
         log("compaction failed partition=%s: %s", runner.name, error)

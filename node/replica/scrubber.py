@@ -50,12 +50,12 @@ class ScrubSettings:
     interval_ms: int
 
 
+@dataclass(eq=False, kw_only=True)
 class CopyGiver:
     """Gives up a damaged copy if another in-sync replica has its records."""
 
-    def __init__(self, *, metadata: MetadataStore, standing: Standing) -> None:
-        self._metadata = metadata
-        self._standing = standing
+    metadata: MetadataStore
+    standing: Standing
 
     async def give_up(self, runner: PartitionRunner, damage: Damage) -> bool:
         """Give up the copy; return False if the caller must try again later.
@@ -83,16 +83,16 @@ class CopyGiver:
 
     def _plan(self, runner: PartitionRunner) -> LeaderChange | None:
         key = (runner.topic_id, runner.partition)
-        return elections.plan_give_up(self._metadata.image, self._metadata.node_id, key)
+        return elections.plan_give_up(self.metadata.image, self.metadata.node_id, key)
 
     async def _propose(self, runner: PartitionRunner) -> bool:
         change = self._plan(runner)
         if change is None:
             return False
-        answer = await self._metadata.propose(
+        answer = await self.metadata.propose(
             GiveUpReplicas(
-                broker_id=self._metadata.node_id,
-                broker_epoch=self._standing.broker_epoch,
+                broker_id=self.metadata.node_id,
+                broker_epoch=self.standing.broker_epoch,
                 changes=(change,),
             ),
             timeout_ms=PROPOSE_MS,
@@ -101,30 +101,21 @@ class CopyGiver:
         return not any(answer)
 
 
+@dataclass(eq=False, kw_only=True)
 class Scrubber:
     """The background checks of one node; runs on the data loop."""
 
-    def __init__(
-        self,
-        *,
-        runners: Iterable[PartitionRunner],
-        settled: Callable[[], Awaitable[None]],
-        clock: Clock,
-        pool: Executor,
-        settings: ScrubSettings,
-        counts: ScrubCounts,
-        giver: CopyGiver,
-        rng: Random,
-    ) -> None:
-        self._runners = runners
-        self._settled = settled
-        self._clock = clock
-        self._pool = pool
-        self._settings = settings
-        self._counts = counts
-        self._giver = giver
-        self._rng = rng
-        self._throttle = Throttle(settings.bytes_per_s or DOUBTS_BYTES_PER_S)
+    runners: Iterable[PartitionRunner]
+    settled: Callable[[], Awaitable[None]]
+    clock: Clock
+    pool: Executor
+    settings: ScrubSettings
+    counts: ScrubCounts
+    giver: CopyGiver
+    rng: Random
+
+    def __post_init__(self) -> None:
+        self._throttle = Throttle(self.settings.bytes_per_s or DOUBTS_BYTES_PER_S)
         self._held: dict[PartitionRunner, Damage] = {}
         self._doubts: dict[PartitionRunner, int | None] = {}
         """Replica → the offset of the reported damage; None: anywhere in the closed segments."""
@@ -140,11 +131,11 @@ class Scrubber:
     async def attend(self) -> None:
         """Check reported damage, and try again to give up copies that had to be kept, until cancelled."""
         while True:
-            await self._clock.sleep(SCRUB_RETRY_MS)
+            await self.clock.sleep(SCRUB_RETRY_MS)
             for runner, damage in list(self._held.items()):
-                if await self._giver.give_up(runner, damage):
+                if await self.giver.give_up(runner, damage):
                     del self._held[runner]
-            self._counts.held = len(self._held)
+            self.counts.held = len(self._held)
             for runner, offset in list(self._doubts.items()):
                 try:
                     await self._settle(runner, offset)
@@ -161,9 +152,9 @@ class Scrubber:
 
     async def _find(self, runner: PartitionRunner, offset: int, *, is_near: bool) -> bool:
         """Check the segment that holds ``offset``, or only near it; return False if everything checked is sound."""
-        found_before = self._counts.damages
+        found_before = self.counts.damages
         if await self._scrub_segment(runner, offset, is_near=is_near) is not None:
-            return self._counts.damages > found_before
+            return self.counts.damages > found_before
         if runner.is_closed or runner in self._held:
             return True
         look = runner.log.begin_look(offset, is_near=is_near)
@@ -177,23 +168,23 @@ class Scrubber:
     async def run(self) -> None:
         """Run one pass after the other, until cancelled."""
         # Before the node has opened its replicas, a pass would find none, and the next pass may be days away.
-        await self._settled()
-        while self._settings.bytes_per_s:
-            began_ms = self._clock.now_ms()
+        await self.settled()
+        while self.settings.bytes_per_s:
+            began_ms = self.clock.now_ms()
             await self.look()
-            left_ms = began_ms + self._settings.interval_ms - self._clock.now_ms()
-            await self._clock.sleep(max(0, left_ms))
+            left_ms = began_ms + self.settings.interval_ms - self.clock.now_ms()
+            await self.clock.sleep(max(0, left_ms))
 
     async def look(self) -> None:
         """Run one pass through all replicas that are stored now."""
-        began_ms = self._clock.now_ms()
-        runners = list(self._runners)
-        first = self._rng.randrange(len(runners)) if runners else 0
+        began_ms = self.clock.now_ms()
+        runners = list(self.runners)
+        first = self.rng.randrange(len(runners)) if runners else 0
         for runner in (*runners[first:], *runners[:first]):
             await self._scrub(runner)
-        self._counts.passes += 1
-        self._counts.last_pass_ms = self._clock.wall_ms()
-        logger.debug("scrubbed replicas=%d ms=%d", len(runners), self._clock.now_ms() - began_ms)
+        self.counts.passes += 1
+        self.counts.last_pass_ms = self.clock.wall_ms()
+        logger.debug("scrubbed replicas=%d ms=%d", len(runners), self.clock.now_ms() - began_ms)
 
     async def _scrub(self, runner: PartitionRunner) -> None:
         offset: int | None = runner.log.log_start_offset
@@ -218,13 +209,13 @@ class Scrubber:
         loop = asyncio.get_running_loop()
         try:
             while not scrub.is_done:
-                began_ms = self._clock.now_ms()
-                checked = await loop.run_in_executor(self._pool, scrub.step)
-                self._counts.checked_bytes += checked
-                now_ms = self._clock.now_ms()
+                began_ms = self.clock.now_ms()
+                checked = await loop.run_in_executor(self.pool, scrub.step)
+                self.counts.checked_bytes += checked
+                now_ms = self.clock.now_ms()
                 # A step holds the interpreter's lock; see ``REST_SHARE`` of the compactor.
                 pause_ms = self._throttle.pause_ms(checked, now_ms)
-                await self._clock.sleep(max(REST_SHARE * (now_ms - began_ms), pause_ms))
+                await self.clock.sleep(max(REST_SHARE * (now_ms - began_ms), pause_ms))
         finally:
             scrub.close()
         return scrub.damage
@@ -245,7 +236,7 @@ class Scrubber:
     async def _on_damage(self, runner: PartitionRunner, damage: Damage) -> None:
         if runner in self._held or runner.damage is not None:
             return  # found twice, by a pass and by a report
-        self._counts.damages += 1
+        self.counts.damages += 1
         logger.error(
             "damage found partition=%s segment=%s offset=%d byte=%d reason=%s",
             runner.name,
@@ -254,7 +245,7 @@ class Scrubber:
             damage.position,
             damage.reason,
         )
-        if not await self._giver.give_up(runner, damage):
+        if not await self.giver.give_up(runner, damage):
             logger.warning("damaged copy kept partition=%s: no other one is in sync", runner.name)
             self._held[runner] = damage
-        self._counts.held = len(self._held)
+        self.counts.held = len(self._held)

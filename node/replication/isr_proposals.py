@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from milena.model.clock import Clock
 from milena.model.errors import FateUnknownError, MilenaError
@@ -22,21 +23,16 @@ CHANGES_MAX = 1_000
 Proposal = tuple[PartitionRunner, IsrProposal]
 
 
+@dataclass(eq=False, kw_only=True)
 class IsrProposer:
     """Sends queued proposals, one command at a time."""
 
-    def __init__(
-        self,
-        *,
-        metadata: MetadataStore,
-        clock: Clock,
-        standing: Standing,
-        timeout_ms: int,
-    ) -> None:
-        self._metadata = metadata
-        self._clock = clock
-        self._standing = standing
-        self._timeout_ms = timeout_ms
+    metadata: MetadataStore
+    clock: Clock
+    standing: Standing
+    timeout_ms: int
+
+    def __post_init__(self) -> None:
         self._queue: list[Proposal] = []
         self._work = asyncio.Event()
 
@@ -53,16 +49,16 @@ class IsrProposer:
             if not self._queue:
                 self._work.clear()
             if batch and not await self._send(batch):
-                await self._clock.sleep(SHORT_RETRY_MS)
+                await self.clock.sleep(SHORT_RETRY_MS)
 
     async def _send(self, batch: Sequence[Proposal]) -> bool:
         command = AlterIsr(
-            broker_id=self._metadata.node_id,
-            broker_epoch=self._standing.broker_epoch,
+            broker_id=self.metadata.node_id,
+            broker_epoch=self.standing.broker_epoch,
             changes=tuple(_change(runner, proposal) for runner, proposal in batch),
         )
         try:
-            answer = await self._metadata.propose(command, timeout_ms=self._timeout_ms)
+            answer = await self.metadata.propose(command, timeout_ms=self.timeout_ms)
             assert isinstance(answer, tuple | list), answer
             assert len(answer) == len(batch), (len(answer), len(batch))
         except FateUnknownError as error:

@@ -50,6 +50,7 @@ class _Waiter:
     heard: asyncio.Future[None]
 
 
+@dataclass(eq=False, kw_only=True)
 class TransactionMarkers:
     """The markers of the logs that this node leads; see the module. Owned by the data loop.
 
@@ -58,22 +59,14 @@ class TransactionMarkers:
         whose marker the quorum does not know, or one whose marker a caller waits for.
     """
 
-    def __init__(
-        self,
-        *,
-        metadata: MetadataStore,
-        replicas: LocalReplicas,
-        ends: TransactionEnds,
-        clock: NodeClock,
-        clocks_apart_ms: int,
-        counts: NodeCounts,
-    ) -> None:
-        self._metadata = metadata
-        self._replicas = replicas
-        self._ends = ends
-        self._clock = clock
-        self._clocks_apart_ms = clocks_apart_ms
-        self._counts = counts
+    metadata: MetadataStore
+    replicas: LocalReplicas
+    ends: TransactionEnds
+    clock: NodeClock
+    clocks_apart_ms: int
+    counts: NodeCounts
+
+    def __post_init__(self) -> None:
         self._attended: dict[PartitionRunner, None] = {}
         self._awaited: dict[PartitionKey, list[_Waiter]] = {}
         self._aborting: set[Identity] = set()
@@ -102,7 +95,7 @@ class TransactionMarkers:
         Raises:
             NotLeaderError: this node does not lead the partition, or has stopped leading it.
         """
-        runner = self._replicas.find(*key)
+        runner = self.replicas.find(*key)
         if runner is None or runner.leader is None:
             raise NotLeaderError("another node leads the partition")
         if _is_seen(runner, identity, may_lack=may_lack):
@@ -125,7 +118,7 @@ class TransactionMarkers:
         seen, self._seen = self._seen, image
         if image.ending is not seen.ending or image.partitions is not seen.partitions:
             for key in image.ending:
-                runner = self._replicas.find(*key)
+                runner = self.replicas.find(*key)
                 if runner is not None and runner.leader is not None:
                     self.attend(runner)
         if not self._attended:
@@ -154,7 +147,7 @@ class TransactionMarkers:
 
     def _look(self) -> None:
         self._is_scheduled = False
-        loop, image = asyncio.get_running_loop(), self._metadata.image
+        loop, image = asyncio.get_running_loop(), self.metadata.image
         began_s = loop.time()
         for runner in list(self._attended):
             if not self._tend(runner, image):
@@ -182,7 +175,7 @@ class TransactionMarkers:
         endings = image.ending.get(key)
         if endings is not None and runner.leader.is_established:
             for identity in endings:
-                if not self._ends.is_finishing(key, identity):
+                if not self.ends.is_finishing(key, identity):
                     self._maybe_finish(runner, identity)
         is_awaited = self._answer(key, runner)
         return bool(opened) or endings is not None or is_awaited
@@ -205,33 +198,33 @@ class TransactionMarkers:
         key = (runner.topic_id, runner.partition)
         if not _has_marker(runner, identity):
             # The commit means that all in-sync replicas had acknowledged its records. But this log does not have them.
-            self._counts.transactions.lost += 1
+            self.counts.transactions.lost += 1
             logger.error(
                 "committed transaction lost partition=%s producer_id=%d producer_epoch=%d",
                 runner.name,
                 *identity,
             )
-        self._ends.finish(key, identity)
+        self.ends.finish(key, identity)
 
     # -- abandoned transactions ------------------------------------------------------------------
 
     async def run(self) -> None:
         """Check for abandoned transactions every ``LOOK_MS``, until cancelled."""
         while True:
-            await self._clock.sleep(LOOK_MS)
+            await self.clock.sleep(LOOK_MS)
             self._abort_overdue()
             if self._attended:
                 # Of a report of a marker that did not reach the quorum, no event reminds this leader. So check again.
                 self._schedule()
 
     def _abort_overdue(self) -> None:
-        image = self._metadata.image
+        image = self.metadata.image
         # The start time may come from the clock of a former leader, which may be behind. Subtracting the largest
         # difference of clocks prevents an early abort. The time since this leader first saw the transaction is exact.
-        latest_ms = self._clock.expiry_ms() - self._clocks_apart_ms
-        now_ms = self._clock.now_ms()
+        latest_ms = self.clock.expiry_ms() - self.clocks_apart_ms
+        now_ms = self.clock.now_ms()
         since_ms, self._since_ms = self._since_ms, {}
-        counts = self._counts.transactions
+        counts = self.counts.transactions
         counts.open = counts.late = 0
         for runner in self._attended:
             if runner.leader is None:
@@ -262,8 +255,8 @@ class TransactionMarkers:
             producer_epoch,
         )
         try:
-            await self._ends.end(abort_of(producer_id, producer_epoch))
-            self._counts.transactions.expired += 1
+            await self.ends.end(abort_of(producer_id, producer_epoch))
+            self.counts.transactions.expired += 1
         except MilenaError as error:
             # Another node ended the transaction, or the next check tries again.
             logger.debug("transaction not aborted: %s", error)

@@ -12,7 +12,7 @@ whether its entries are in the log.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 
 from milena.model.batch.decode import records_in
 from milena.model.errors import MilenaError, NotReadyError
@@ -51,21 +51,17 @@ class LogEnd:
     number: int
 
 
+@dataclass(eq=False)
 class AuditWriter:
     """Runs one task while entries wait and this node is the controller. Owned by the data loop."""
 
-    def __init__(
-        self,
-        node: NodeContext,
-        *,
-        offsets: Callable[[str, int], Awaitable[PartitionOffsets]],
-        fetch: Callable[[FetchRequest], Awaitable[FetchResult]],
-        write: Callable[[Topic, ProduceRequest], Awaitable[Sequence[ProduceReceipt]]],
-    ) -> None:
-        self._node = node
-        self._offsets = offsets
-        self._fetch = fetch
-        self._write = write
+    node: NodeContext
+    _: KW_ONLY
+    offsets: Callable[[str, int], Awaitable[PartitionOffsets]]
+    fetch: Callable[[FetchRequest], Awaitable[FetchResult]]
+    write: Callable[[Topic, ProduceRequest], Awaitable[Sequence[ProduceReceipt]]]
+
+    def __post_init__(self) -> None:
         self._task: asyncio.Task[None] | None = None
         self._is_closed = False
 
@@ -73,19 +69,19 @@ class AuditWriter:
         """Start the task if entries wait."""
         if self._task is None and not self._is_closed and self._has_work(image):
             work = keep_going(
-                "audit", self._run, clock=self._node.clock, contained=self._node.counts.contained
+                "audit", self._run, clock=self.node.clock, contained=self.node.counts.contained
             )
             self._task = asyncio.get_running_loop().create_task(work)
             self._task.add_done_callback(self._on_done)
 
     def _has_work(self, image: Image) -> bool:
-        return bool(image.audited) and image.controller_id == self._node.metadata.node_id
+        return bool(image.audited) and image.controller_id == self.node.metadata.node_id
 
     def _on_done(self, task: "asyncio.Task[None]") -> None:
         self._task = None
         if not task.cancelled():
             # New entries may have arrived after the task's last check.
-            self.on_image(self._node.metadata.image)
+            self.on_image(self.node.metadata.image)
 
     async def close(self) -> None:
         """Stop writing."""
@@ -96,13 +92,13 @@ class AuditWriter:
 
     async def _run(self) -> None:
         end: LogEnd | None = None
-        while self._has_work(image := self._node.metadata.image):
+        while self._has_work(image := self.node.metadata.image):
             try:
                 end = await self._step(image, end)
             except MilenaError as error:
                 logger.info("the audit topic waits count=%d: %s", len(image.audited), error)
                 end = None
-                await self._node.clock.sleep(BACKGROUND_RETRY_MS)
+                await self.node.clock.sleep(BACKGROUND_RETRY_MS)
 
     async def _step(self, image: Image, end: LogEnd | None) -> LogEnd:
         """Write the next entries, if there are any. Then let the quorum remove what is written.
@@ -117,17 +113,17 @@ class AuditWriter:
         entries = next_entries(image, after=end.number)
         if entries:
             end = await self._append(topic, end, entries)
-        await self._node.metadata.propose(
+        await self.node.metadata.propose(
             ForgetAudited(through=end.number), timeout_ms=LONG_PROPOSE_MS
         )
         return end
 
     async def _find_end(self, topic: Topic) -> LogEnd:
-        found = await self._offsets(topic.name, 0)
+        found = await self.offsets(topic.name, 0)
         if found.high_watermark == found.log_start_offset:
             return LogEnd(topic.topic_id, found.high_watermark, 0)
         last = found.high_watermark - 1
-        result = await self._fetch(
+        result = await self.fetch(
             FetchRequest(
                 topic=topic.name,
                 partition=0,
@@ -145,7 +141,7 @@ class AuditWriter:
         return LogEnd(topic.topic_id, last + 1, number_in(values[-1]))
 
     async def _append(self, topic: Topic, end: LogEnd, entries: Sequence[AuditEntry]) -> LogEnd:
-        receipts = await self._write(
+        receipts = await self.write(
             topic,
             ProduceRequest(
                 topic=topic.name,

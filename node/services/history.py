@@ -9,7 +9,7 @@ import math
 import struct
 from array import array
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from itertools import pairwise
 from typing import TypeVar
 
@@ -69,29 +69,24 @@ class _Dates:
     ms_left: float = DATES_MS_MAX
 
 
+@dataclass(eq=False)
 class HistoryService:
     """Implements ``http_api.ports.node.HistoryPort``."""
 
-    def __init__(
-        self,
-        node: NodeContext,
-        *,
-        topic: Callable[[str], Awaitable[Topic]],
-        records_end: Callable[[PartitionRunner], Awaitable[int]],
-        appended_ms: Callable[[PartitionRunner, int], Awaitable[int | None]],
-        free_bytes: Callable[[], int],
-    ) -> None:
-        self._node = node
-        self._topic = topic
-        self._records_end = records_end
-        self._appended_ms = appended_ms
-        self._free_bytes = free_bytes
-        self._history = History(node.counts)
+    node: NodeContext
+    _: KW_ONLY
+    topic: Callable[[str], Awaitable[Topic]]
+    records_end: Callable[[PartitionRunner], Awaitable[int]]
+    appended_ms: Callable[[PartitionRunner, int], Awaitable[int | None]]
+    free_bytes: Callable[[], int]
+
+    def __post_init__(self) -> None:
+        self._history = History(self.node.counts)
         self._here: dict[str, TopicHere] = {}
         self._groups_here: Sequence[GroupSample] = ()
         self._watermarks = Watermarks()
         self._dates: dict[_Place, int] = {}
-        self._looked_ms = node.clock.now_ms()
+        self._looked_ms = self.node.clock.now_ms()
         self.on_history = peer_handler(HISTORY, self._tell)
         self.on_sizes = peer_handler(SIZES, self._tell_sizes)
 
@@ -100,25 +95,25 @@ class HistoryService:
     async def run(self) -> None:
         """Take a sample at the beginning of each slot (ten seconds of the wall clock), until cancelled."""
         while True:
-            slot = self._node.clock.wall_ms() // STEP_MS
+            slot = self.node.clock.wall_ms() // STEP_MS
             # A timer may fire a moment early, while the slot is the one that has its sample already. So check the slot
             # again before the next sample.
-            while self._node.clock.wall_ms() // STEP_MS == slot:
-                await self._node.clock.sleep(STEP_MS - self._node.clock.wall_ms() % STEP_MS)
+            while self.node.clock.wall_ms() // STEP_MS == slot:
+                await self.node.clock.sleep(STEP_MS - self.node.clock.wall_ms() % STEP_MS)
             await self._look()
 
     async def _look(self) -> None:
-        slot, look = self._node.clock.wall_ms() // STEP_MS, NodeLook()
-        now_ms = self._node.clock.now_ms()
-        for at, runner in enumerate(list(self._node.replicas), 1):
+        slot, look = self.node.clock.wall_ms() // STEP_MS, NodeLook()
+        now_ms = self.node.clock.now_ms()
+        for at, runner in enumerate(list(self.node.replicas), 1):
             look.add_replica(
                 (runner.topic_id, runner.partition), runner.counts, runner.log.size_bytes
             )
             if at % STEP == 0:
                 await one_turn()
-        await self._look_at_groups(look, self._node.metadata.image)
+        await self._look_at_groups(look, self.node.metadata.image)
         try:
-            look.disk_free_bytes = self._free_bytes()
+            look.disk_free_bytes = self.free_bytes()
         except DiskFailedError as error:
             logger.info("free disk unknown: %s", error)
         elapsed_ms = now_ms - self._looked_ms
@@ -133,7 +128,7 @@ class HistoryService:
         dates = _Dates(before=self._dates)
         for group, offsets in image.offsets.items():
             for key, committed in offsets.items():
-                runner = self._node.replicas.find(*key)
+                runner = self.node.replicas.find(*key)
                 if runner is not None and runner.leader is not None:
                     if key not in noted:
                         noted.add(key)
@@ -141,7 +136,7 @@ class HistoryService:
                             key,
                             runner.leader_epoch,
                             runner.high_watermark,
-                            self._node.clock.now_ms(),
+                            self.node.clock.now_ms(),
                         )
                     lag = await self._lag(runner, committed.offset)
                     look.add_lag(group, lag)
@@ -169,20 +164,20 @@ class HistoryService:
         offset = max(position, runner.log.log_start_offset)
         passed_ms = self._watermarks.passed_ms(key, offset)
         if passed_ms is not None:
-            return max(0.0, self._node.clock.now_ms() - passed_ms)
+            return max(0.0, self.node.clock.now_ms() - passed_ms)
         # The record was committed before ``_watermarks`` had its first note of the partition. Use its append time.
         place = (*key, runner.leader_epoch, offset)
         appended_ms = dates.before.get(place, dates.found.get(place))
         if appended_ms is None and dates.ms_left > 0:
-            began_ms = self._node.clock.now_ms()
-            appended_ms = await self._appended_ms(runner, offset)
+            began_ms = self.node.clock.now_ms()
+            appended_ms = await self.appended_ms(runner, offset)
             # A read from the page cache does not wait. Without this turn, many such reads would keep the loop busy.
             await one_turn()
-            dates.ms_left -= self._node.clock.now_ms() - began_ms
+            dates.ms_left -= self.node.clock.now_ms() - began_ms
         if appended_ms is None:
             return None
         dates.found[place] = appended_ms
-        return max(0, self._node.clock.wall_ms() - appended_ms)
+        return max(0, self.node.clock.wall_ms() - appended_ms)
 
     def groups_here(self) -> Sequence[GroupSample]:
         """Return the committed offsets of groups in the partitions that this node leads. They are at most ten s old."""
@@ -194,7 +189,7 @@ class HistoryService:
         if position == end:
             return 0
         try:
-            records_end = end if position > end else await self._records_end(runner)
+            records_end = end if position > end else await self.records_end(runner)
         except MilenaError as error:
             logger.debug("cannot find the last record partition=%s: %s", runner.name, error)
             return None
@@ -212,7 +207,7 @@ class HistoryService:
 
     def stored_bytes_here(self, topic_id: str, partition: int) -> int | None:
         """Return the size of this node's replica now, in bytes; None if this node has no replica."""
-        runner = self._node.replicas.find(topic_id, partition)
+        runner = self.node.replicas.find(topic_id, partition)
         return None if runner is None else runner.log.size_bytes
 
     async def stored_bytes(
@@ -230,7 +225,7 @@ class HistoryService:
         return StoredBytes(sizes=sums, silent_nodes=silent)
 
     async def _tell_sizes(self, request: SizesRequest) -> SizesAnswer:
-        here, image = self._here, self._node.metadata.image
+        here, image = self._here, self.node.metadata.image
         if not request.by_partition:
             known = ((id_, here[id_].stored_bytes) for id_ in request.topic_ids if id_ in here)
             return SizesAnswer(sizes=dict(known))
@@ -258,7 +253,7 @@ class HistoryService:
 
     async def of_topic(self, topic: str) -> HistoryView:
         """Return the series of a topic: sums over all nodes."""
-        topic_id = (await self._topic(topic)).topic_id
+        topic_id = (await self.topic(topic)).topic_id
         return await self._sums(HistoryRequest(topic_id=topic_id))
 
     async def of_group(self, group: str) -> HistoryView:
@@ -268,8 +263,8 @@ class HistoryService:
         the lag of the whole hour is unknown.
         """
         view = await self._sums(HistoryRequest(group=group))
-        partitions = self._node.metadata.image.partitions
-        committed = self._node.metadata.image.offsets.get(group, ())
+        partitions = self.node.metadata.image.partitions
+        committed = self.node.metadata.image.offsets.get(group, ())
         leaders = {partitions[key].leader for key in committed if key in partitions}
         if leaders.isdisjoint({None, *view.silent_nodes}):
             return view
@@ -294,7 +289,7 @@ class HistoryService:
         self, ask_node: Callable[[int], Awaitable[T | None]], own_answer: Awaitable[T]
     ) -> tuple[list[tuple[int, T]], list[int]]:
         """Return the responses of this node and all live nodes, and the ids of nodes that gave none."""
-        image, own = self._node.metadata.image, self._node.metadata.node_id
+        image, own = self.node.metadata.image, self.node.metadata.node_id
         live = sorted({own, *image.live_brokers()})
         answers = await asyncio.gather(
             *(own_answer if id_ == own else ask_node(id_) for id_ in live)
@@ -304,7 +299,7 @@ class HistoryService:
 
     async def _ask(self, node_id: int, call: CallType[Q, A], request: Q) -> A | None:
         try:
-            return await ask(self._node.peers, node_id, call, request, timeout_ms=ANSWER_MS)
+            return await ask(self.node.peers, node_id, call, request, timeout_ms=ANSWER_MS)
         except MilenaError as error:
             logger.info("%s unknown broker_id=%d: %s", call.name, node_id, error)
             return None
@@ -339,7 +334,7 @@ class HistoryService:
         answers: Sequence[tuple[int, HistoryAnswer]],
         silent: Sequence[int],
     ) -> HistoryView:
-        image = self._node.metadata.image
+        image = self.node.metadata.image
         busiest = [
             BusyPartition(
                 topic=image.topics[topic_id].name,

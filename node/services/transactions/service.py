@@ -22,7 +22,7 @@ whose key is known already does not share.
 import asyncio
 from collections.abc import Awaitable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import TypeVar
 
 from milena.model.batch.header import (
@@ -119,29 +119,22 @@ class _WrittenPart:
     header: BatchHeader
 
 
+@dataclass(eq=False)
 class TransactionService:
     """Implements ``http_api.ports.node.TransactionsPort``."""
 
-    def __init__(
-        self,
-        node: NodeContext,
-        *,
-        ends: TransactionEnds,
-        to_leader: ToLeader,
-        lookup: TransactionLookup,
-        sight: TransactionSight,
-        topic_to_write: TopicToWrite,
-        producers: ProducerService,
-    ) -> None:
-        self._producers = producers
-        self._node = node
-        self._ends = ends
-        self._to_leader = to_leader
-        self._lookup = lookup
-        self._sight = sight
-        self._topic_to_write = topic_to_write
-        self._slots = TransactionSlots(node.metadata)
-        self._gatherer = TransactionGatherer(node.metadata, commit=self._commit_shared)
+    node: NodeContext
+    _: KW_ONLY
+    ends: TransactionEnds
+    to_leader: ToLeader
+    lookup: TransactionLookup
+    sight: TransactionSight
+    topic_to_write: TopicToWrite
+    producers: ProducerService
+
+    def __post_init__(self) -> None:
+        self._slots = TransactionSlots(self.node.metadata)
+        self._gatherer = TransactionGatherer(self.node.metadata, commit=self._commit_shared)
         self._turns = Turns()
         self._sticky = 0
 
@@ -163,11 +156,11 @@ class TransactionService:
             return await self._transact(request)
 
     async def _transact(self, request: TransactionRequest) -> TransactionReceipt:
-        deadline = self._node.clock.now_ms() + request.timeout_ms
+        deadline = self.node.clock.now_ms() + request.timeout_ms
         # Plan first: a write may create a topic for which the request also commits offsets.
         async with in_time(request.timeout_ms, nothing("written")):
             plan = await self._plan(request)
-        left_ms = max(1, int(deadline - self._node.clock.now_ms()))
+        left_ms = max(1, int(deadline - self.node.clock.now_ms()))
         committed = await self._transact_with_others(request, plan, left_ms)
         if committed is not None:
             return self._receipt(plan, committed)
@@ -175,11 +168,11 @@ class TransactionService:
             commits = await self._commits_of(request.offsets)
         # Check the offsets before anything is written: if the quorum refuses them, it aborts the whole transaction.
         for commit in commits:
-            offsets.check_commit(self._node.metadata.image, commit)
+            offsets.check_commit(self.node.metadata.image, commit)
         return await self._transact_alone(plan, commits, deadline)
 
     def _receipt(self, plan: Plan, committed: Committed) -> TransactionReceipt:
-        self._node.counts.transactions.committed += 1
+        self.node.counts.transactions.committed += 1
         return TransactionReceipt(
             receipts=plan.receipts(committed.base_offsets), is_visible=committed.is_visible
         )
@@ -207,16 +200,16 @@ class TransactionService:
         """
         if plan.key is None:
             return True
-        if self._node.metadata.image.feature_level < SHARED_KEYS_LEVEL:
+        if self.node.metadata.image.feature_level < SHARED_KEYS_LEVEL:
             return False
-        return self._lookup.may_be_first(*plan.parts[0].key, plan.key.key_hash)
+        return self.lookup.may_be_first(*plan.parts[0].key, plan.key.key_hash)
 
     async def _commit_shared(self, parts: Sequence[Part], timeout_ms: int) -> Committed:
         """Commit the records of several requests.
 
         Writing has half of the time. If it fails, each request has the other half to try alone.
         """
-        now_ms = self._node.clock.now_ms()
+        now_ms = self.node.clock.now_ms()
         write_by, deadline = now_ms + timeout_ms / 2, now_ms + timeout_ms
         async with self._slots.taken(timeout_ms=self._left(write_by)) as slot:
             return await self._commit_parts(
@@ -253,9 +246,9 @@ class TransactionService:
                     # Leaders aborted this node's transaction: they believed that the node was gone, or another request
                     # with the key had it aborted. The request itself was not refused, so another transaction may work.
                     error = NoLeaderError(f"{ended.message}; nothing was written, try again")
-            if self._node.clock.now_ms() >= deadline:
+            if self.node.clock.now_ms() >= deadline:
                 raise error
-            await self._node.clock.sleep(SHORT_RETRY_MS)
+            await self.node.clock.sleep(SHORT_RETRY_MS)
 
     async def _plan(self, request: TransactionRequest) -> Plan:
         """Return the request's records by partition. Raise if one of them may not be stored."""
@@ -289,13 +282,13 @@ class TransactionService:
         return Plan(parts, groups, len(request.writes))
 
     async def _split(self, asked: ProduceRequest) -> list[Part]:
-        topic = await self._topic_to_write(
+        topic = await self.topic_to_write(
             asked.topic, highest_partition(asked), may_create=asked.may_create
         )
         if asked.idempotency is not None:
             asked = replace(asked, idempotency=own_key(asked.idempotency, topic))
             if topic.growths:
-                await self._lookup.check_key(topic, asked)
+                await self.lookup.check_key(topic, asked)
         settings = topic_settings(topic)
         check_takes_transactions(topic, settings)
         self._sticky = (self._sticky + 1) % topic.partition_count
@@ -303,7 +296,7 @@ class TransactionService:
             topic,
             asked,
             sticky=self._sticky,
-            now_ms=self._node.clock.wall_ms(),
+            now_ms=self.node.clock.wall_ms(),
             timestamps=settings.timestamps,
         )
         # A transaction commits all of its records or none. So one record that may not be stored refuses the request.
@@ -386,7 +379,7 @@ class TransactionService:
         stamp = TransactionStamp(
             ProducerStamp(slot.producer_id, slot.producer_epoch, 0),
             TransactionExtension(
-                self._node.metadata.node_id, self._node.membership.broker_epoch, OWNED_TIMEOUT_MS
+                self.node.metadata.node_id, self.node.membership.broker_epoch, OWNED_TIMEOUT_MS
             ),
         )
         written: list[_WrittenPart] = []
@@ -412,7 +405,7 @@ class TransactionService:
             return await _all([self._bring(one, deadline) for one in written])
         (key_hash,) = (key.key_hash for key in keys)
         home, *others = written
-        if self._lookup.is_known(*home.part.key, key_hash):
+        if self.lookup.is_known(*home.part.key, key_hash):
             # This is probably a repeated request. Records written beside its home would remain in logs as aborted.
             receipt = await self._bring_home(home, key_hash, deadline)
             return [receipt, *await _all([self._bring(one, deadline) for one in others])]
@@ -424,7 +417,7 @@ class TransactionService:
         )
 
     async def _bring(self, written: _WrittenPart, deadline: float) -> BatchReceipt:
-        return await self._to_leader.bring(
+        return await self.to_leader.bring(
             written.part.topic,
             written.part.batch.partition,
             written.batch,
@@ -448,7 +441,7 @@ class TransactionService:
             receipt = await self._bring(written, deadline)
         if receipt is not None and not receipt.is_duplicate:
             return receipt
-        found = await self._lookup.keyed(part.topic, part.batch.partition, key_hash)
+        found = await self.lookup.keyed(part.topic, part.batch.partition, key_hash)
         if found is None:
             raise _RepeatedError(None)
         # The log may have this same batch: the response to an earlier attempt was lost.
@@ -469,12 +462,12 @@ class TransactionService:
             return outcome_of(image, *key, *identity) is not NotCommitted.OPEN
 
         # Get the newest image first: this node's image may not have the end of the other transaction yet.
-        await self._node.metadata.current_image()
+        await self.node.metadata.current_image()
         wait_ms = min(KEY_WAIT_MS, self._left(deadline))
-        if not await self._node.metadata.wait_until(is_decided, timeout_ms=wait_ms):
+        if not await self.node.metadata.wait_until(is_decided, timeout_ms=wait_ms):
             with suppress(TransactionCommittedError, StaleProducerEpochError):
-                await self._ends.end(abort_of(*identity))
-        outcome = outcome_of(self._node.metadata.image, *key, *identity)
+                await self.ends.end(abort_of(*identity))
+        outcome = outcome_of(self.node.metadata.image, *key, *identity)
         return None if isinstance(outcome, NotCommitted) else outcome.extents
 
     async def _abort_written(self, slot: TransactionSlot, deadline: float) -> None:
@@ -482,11 +475,11 @@ class TransactionService:
         wait_ms = max(ABORT_MS, self._left(deadline))
         try:
             async with in_time(wait_ms, unknown_error("the transaction may still be open")):
-                await self._ends.end(abort_of(slot.producer_id, slot.producer_epoch))
+                await self.ends.end(abort_of(slot.producer_id, slot.producer_epoch))
         except MilenaError:
             return
         slot.on_ended()
-        self._node.counts.transactions.aborted += 1
+        self.node.counts.transactions.aborted += 1
 
     # -- sessions --------------------------------------------------------------------------------
 
@@ -499,11 +492,11 @@ class TransactionService:
         """
         is_former_visible = True
         while True:
-            answer = await self._node.metadata.propose(
+            answer = await self.node.metadata.propose(
                 AllocateProducer(
                     name=transactional_id,
-                    is_transactional=self._node.metadata.image.feature_level >= producers.LEVEL,
-                    principal=principal_to_own(self._node.metadata.image),
+                    is_transactional=self.node.metadata.image.feature_level >= producers.LEVEL,
+                    principal=principal_to_own(self.node.metadata.image),
                 ),
                 timeout_ms=PROPOSE_MS,
             )
@@ -511,7 +504,7 @@ class TransactionService:
             producer_id, producer_epoch = answer
             # The name has a former holder. Wait until leaders refuse its epoch, so that no late write of it gets a 200.
             # Also wait until no reader waits for a transaction that it left open.
-            if producer_epoch > 0 and not await self._producers.end_former(
+            if producer_epoch > 0 and not await self.producers.end_former(
                 producer_id, producer_epoch, timeout_ms=FORMER_END_MS
             ):
                 is_former_visible = False
@@ -535,7 +528,7 @@ class TransactionService:
             MilenaError: as ``TransactionEnds.end``.
             FateUnknownError: the transaction may be committed; repeat the call.
         """
-        deadline = self._node.clock.now_ms() + request.timeout_ms
+        deadline = self.node.clock.now_ms() + request.timeout_ms
         named = request.transaction
         identity = (named.producer_id, named.producer_epoch)
         async with in_time(request.timeout_ms, nothing("decided")):
@@ -558,19 +551,19 @@ class TransactionService:
                 break
             except StaleLeaderEpochError:
                 # A partition has a new leader since the question. Ask the new leader.
-                if self._node.clock.now_ms() >= deadline:
+                if self.node.clock.now_ms() >= deadline:
                     raise
-            await self._node.clock.sleep(SHORT_RETRY_MS)
-        self._node.counts.transactions.committed += 1
+            await self.node.clock.sleep(SHORT_RETRY_MS)
+        self.node.counts.transactions.committed += 1
         is_visible = False
         if request.until_visible:
-            partitions = self._node.metadata.image.partitions
+            partitions = self.node.metadata.image.partitions
             states = (partitions.get((extent.topic_id, extent.partition)) for extent in extents)
             # When the transaction is visible, these leaders have written its markers. So they know the new epoch.
             leaders = {state.leader for state in states if state is not None}
             is_visible, _ = await asyncio.gather(
                 self._is_seen(identity, extents, deadline),
-                self._producers.spread(identity[0], identity[1] + 1, known_by=leaders),
+                self.producers.spread(identity[0], identity[1] + 1, known_by=leaders),
             )
         return TransactionEnded(next_epoch=identity[1] + 1, is_visible=is_visible)
 
@@ -583,26 +576,26 @@ class TransactionService:
             NoQuorumError: nothing was decided.
             FateUnknownError: the transaction may be aborted; repeat the call.
         """
-        deadline = self._node.clock.now_ms() + timeout_ms
+        deadline = self.node.clock.now_ms() + timeout_ms
         end = abort_of(transaction.producer_id, transaction.producer_epoch)
         await self._end_session(end, deadline)
-        self._node.counts.transactions.aborted += 1
+        self.node.counts.transactions.aborted += 1
         # Until every leader knows the next epoch, a write of this transaction could get a 200 and yet not count. Until
         # the markers are committed, readers of committed records stop at the transaction's records.
         next_epoch = transaction.producer_epoch + 1
-        is_visible = await self._producers.end_former(
+        is_visible = await self.producers.end_former(
             transaction.producer_id, next_epoch, timeout_ms=self._left(deadline)
         )
         return TransactionEnded(next_epoch=next_epoch, is_visible=is_visible)
 
     async def open_transactions(self, *, older_than_ms: int) -> Sequence[OpenTransaction]:
         """Return the transactions that have been open for at least ``older_than_ms``, the oldest first."""
-        before_ms = self._node.clock.wall_ms() - older_than_ms
-        found = await self._lookup.open_transactions()
+        before_ms = self.node.clock.wall_ms() - older_than_ms
+        found = await self.lookup.open_transactions()
         return [one for one in found if one.began_ms <= before_ms]
 
     async def _extent(self, written: WrittenExtent) -> TransactionExtent:
-        topic = await self._topic_to_write(written.topic, written.partition, may_create=False)
+        topic = await self.topic_to_write(written.topic, written.partition, may_create=False)
         check_partition(topic, written.partition)
         return TransactionExtent(
             topic_id=topic.topic_id,
@@ -622,7 +615,7 @@ class TransactionService:
         Empty if the quorum confirmed the leaders now, or if the transaction has ended, so that the quorum alone decides
         the response.
         """
-        image = self._node.metadata.image
+        image = self.node.metadata.image
         is_bound = image.feature_level >= LEADER_EPOCHS_LEVEL
         producer = image.producers.get(identity[0])
         # Each end of a transaction raises its producer's epoch. So if the image has a later epoch than the request, the
@@ -639,7 +632,7 @@ class TransactionService:
         except MilenaError:
             # If the transaction has ended, leaders report other records, or cannot be asked. The quorum knows how it
             # ended.
-            if not _is_over(await self._node.metadata.current_image(), identity):
+            if not _is_over(await self.node.metadata.current_image(), identity):
                 raise
             return ()
         return tuple(epochs) if is_bound else ()
@@ -653,11 +646,11 @@ class TransactionService:
         is_bound: bool,
     ) -> int:
         named = (written.end_offset, written.records)
-        first = found = await self._lookup.extent(extent, identity, is_bound=is_bound)
+        first = found = await self.lookup.extent(extent, identity, is_bound=is_bound)
         if is_bound and (found.end_offset, found.records) != named:
             # A former leader that does not know its successor may hold fewer records. So before refusing, ask a leader
             # that the quorum confirms.
-            found = await self._lookup.extent(extent, identity, is_bound=False)
+            found = await self.lookup.extent(extent, identity, is_bound=False)
             # The confirmed leader agrees with the commit, so the first response came from a former leader. Ask all
             # leaders for their epochs again.
             if (found.end_offset, found.records) == named:
@@ -686,9 +679,9 @@ class TransactionService:
         except FateUnknownError:
             raise
         except MilenaError:
-            producer = self._node.metadata.image.producers.get(end.producer_id)
+            producer = self.node.metadata.image.producers.get(end.producer_id)
             if producer is not None and producer.producer_epoch > end.producer_epoch:
-                await self._producers.end_former(
+                await self.producers.end_former(
                     end.producer_id,
                     end.producer_epoch + 1,
                     timeout_ms=min(FORMER_END_MS, self._left(deadline)),
@@ -706,7 +699,7 @@ class TransactionService:
             try:
                 late = unknown_error("the transaction may have ended")
                 async with in_time(self._left(deadline), late):
-                    await self._ends.end(end)
+                    await self.ends.end(end)
             except FateUnknownError as error:
                 unknown = error
             # This attempt decided nothing, but an earlier one may have. Only another attempt can find out.
@@ -721,23 +714,23 @@ class TransactionService:
                 raise unknown from error
             else:
                 return
-            if self._node.clock.now_ms() >= deadline:
+            if self.node.clock.now_ms() >= deadline:
                 raise unknown
-            await self._node.clock.sleep(SHORT_RETRY_MS)
+            await self.node.clock.sleep(SHORT_RETRY_MS)
 
     async def _is_seen(
         self, identity: Identity, extents: Sequence[TransactionExtent], deadline: float
     ) -> bool:
         """Wait until readers see a committed transaction; return False if the time is up first."""
         keys = [(extent.topic_id, extent.partition) for extent in extents]
-        return await self._sight.seen(identity, keys, timeout_ms=self._left(deadline))
+        return await self.sight.seen(identity, keys, timeout_ms=self._left(deadline))
 
     async def _commits_of(self, groups: Sequence[GroupOffsets]) -> tuple[GroupCommit, ...]:
         commits: list[GroupCommit] = []
         for group in groups:
             rows: list[OffsetCommit] = []
             for row in group.offsets:
-                topic = await self._topic_to_write(row.topic, row.partition, may_create=False)
+                topic = await self.topic_to_write(row.topic, row.partition, may_create=False)
                 check_partition(topic, row.partition)
                 rows.append(
                     OffsetCommit(
@@ -759,7 +752,7 @@ class TransactionService:
         return tuple(commits)
 
     def _left(self, deadline: float) -> float:
-        return max(1, deadline - self._node.clock.now_ms())
+        return max(1, deadline - self.node.clock.now_ms())
 
 
 def _is_over(image: Image, identity: Identity) -> bool:

@@ -163,8 +163,8 @@ KAFKA: tuple[Mutation, ...] = (
         more=(
             (
                 "node.replication.transaction_markers",
-                "            await self._clock.sleep(LOOK_MS)\n            self._abort_overdue()\n",
-                "            await self._clock.sleep(LOOK_MS)\n",
+                "            await self.clock.sleep(LOOK_MS)\n            self._abort_overdue()\n",
+                "            await self.clock.sleep(LOOK_MS)\n",
             ),
             (
                 "node.replication.transaction_markers",

@@ -205,7 +205,7 @@ REPLICATION: tuple[Mutation, ...] = (
         name="first-scrub",
         guard="the first scrub after a start waits for the replicas",
         module="node.replica.scrubber",
-        old="        await self._settled()\n",
+        old="        await self.settled()\n",
         new="",
         by="tests/unit/node/replica/test_scrubber.py",
     ),

@@ -345,7 +345,7 @@ async def test_what_is_remembered_of_strangers_has_an_end(strangers, monkeypatch
         strangers._connections.distrust(connection)
         # Each is told of its own address, once it was wrong too often.
         for _ in range(40):
-            strangers._callers._passwords.wrong.add(connection.peername[0], 1_700_000_000_000)
+            strangers._callers.passwords.wrong.add(connection.peername[0], 1_700_000_000_000)
         refusal = strangers.turn_away(connection, PLAIN, 0.0)
         assert connection.peername[0].encode() in refusal._answer
         refusal.cancel()

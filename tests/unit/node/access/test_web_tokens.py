@@ -92,7 +92,7 @@ async def test_a_users_name_is_not_the_issuers_to_give(node, closed, issuer):
 )
 async def test_a_name_that_is_none_is_refused(node, issuer, name):
     token = issuer.token(tenant=name)
-    issuer.tokens._user_claim = "tenant"
+    issuer.tokens.user_claim = "tenant"
     assert "tenant" in refused(node, token)
 
 

@@ -117,7 +117,7 @@ async def test_an_unrelated_change_costs_no_connection_and_no_second_look_at_the
         client = await signed_in(node, plain(*ADMIN))
         await after(400_000)
         await node.access.put_user("new", password=None, is_superuser=False, keeps_previous=False)
-        node.callers._passwords.find = None  # type: ignore[assignment]
+        node.callers.passwords.find = None  # type: ignore[assignment]
         client.connection.check(asyncio.get_running_loop().time())
         assert await is_served(client)
 

@@ -408,7 +408,7 @@ async def test_a_newer_link_replaces_the_one_before_without_a_report_of_loss():
 async def test_raft_sockets_are_handed_over_with_nothing_but_the_preface_read():
     async with Pair() as pair:
         handed: asyncio.Future[socket.socket] = asyncio.get_running_loop().create_future()
-        pair.listener._on_raft_socket = handed.set_result
+        pair.listener.on_raft_socket = handed.set_result
         _, writer = await asyncio.open_connection(*pair.address)
         writer.write(frames.encode_preface(frames.Channel.RAFT) + b"raft bytes")
         connection = await handed

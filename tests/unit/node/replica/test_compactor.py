@@ -106,7 +106,7 @@ class TestLogs:
             await compactor.look()
             await LoopClock().sleep(1_500)
             await compactor.look()
-            counts = compactor._counts
+            counts = compactor.counts
             assert (counts.runs, counts.failures, counts.removed_records) == (1, 0, 76)
             assert counts.dirty_bytes > counts.saved_bytes > 1000
             assert counts.last_run_ms == LoopClock().wall_ms()
@@ -124,7 +124,7 @@ class TestLogs:
             began_ms = LoopClock().now_ms()
             await compactor.look()
             took_ms = LoopClock().now_ms() - began_ms
-            assert took_ms + 1_000 >= compactor._counts.worked_bytes
+            assert took_ms + 1_000 >= compactor.counts.worked_bytes
 
     @virtual
     async def test_a_log_that_cannot_be_compacted_is_left_alone_for_a_while(self) -> None:
@@ -138,13 +138,13 @@ class TestLogs:
             files.capacity = files.used_bytes() + 1000
             await compactor.look()
             await compactor.look()
-            assert (compactor._counts.runs, compactor._counts.failures) == (0, 1)
+            assert (compactor.counts.runs, compactor.counts.failures) == (0, 1)
             files.capacity = None
             await compactor.look()
-            assert compactor._counts.runs == 0
+            assert compactor.counts.runs == 0
             await LoopClock().sleep(FAILED_PAUSE_MS)
             await compactor.look()
-            assert compactor._counts.runs == 1
+            assert compactor.counts.runs == 1
 
     @virtual
     async def test_a_replica_that_goes_away_ends_its_compaction(self) -> None:
@@ -180,9 +180,9 @@ class TestLogs:
             await LoopClock().sleep(1_500)
             assert runner.log.compaction._run is None
             await looking
-            assert compactor._counts.runs == 0
+            assert compactor.counts.runs == 0
             await compactor.look()
-            assert compactor._counts.runs == 1, "the next one drops none of them"
+            assert compactor.counts.runs == 1, "the next one drops none of them"
 
     @virtual
     @pytest.mark.parametrize(("tombstone_end", "is_ended"), [(1, True), (0, False)])

@@ -93,7 +93,7 @@ async def test_what_is_whole_is_counted_and_left_alone() -> None:
         await sealed(cluster)
         scrubber = scrubber_of(cluster, 1)
         await scrubber.look()
-        counts = scrubber._counts
+        counts = scrubber.counts
         sizes = [s.size_bytes for s in cluster.runner(1, "t").log.state.table.segments[:-1]]
         assert (counts.checked_bytes, counts.damages, counts.passes) == (sum(sizes), 0, 1)
         assert counts.last_pass_ms == LoopClock().wall_ms()
@@ -144,7 +144,7 @@ async def test_rot_is_found_and_restored_while_readers_and_writers_notice_nothin
         await LoopClock().sleep(50)
         assert len(seen) > 10
         assert all(values == ["0"] * 4 for values in seen)
-        assert scrubber._counts.damages == 1
+        assert scrubber.counts.damages == 1
         line = next(r.getMessage() for r in caplog.records if "damage found" in r.getMessage())
         assert f"segment={path}" in line
         assert f"offset={16 * segment}" in line or byte > 300
@@ -156,7 +156,7 @@ async def test_rot_is_found_and_restored_while_readers_and_writers_notice_nothin
             assert values[:32] == [str(n) for _ in range(2) for n in range(4) for _ in range(4)]
             assert values[32:] == [f"later-{n}" for n in range(written)]
         await scrubber_of(cluster, node_id).look()
-        assert scrubber._counts.damages == 1
+        assert scrubber.counts.damages == 1
 
 
 @virtual
@@ -172,9 +172,9 @@ async def test_the_last_copy_is_kept_until_another_one_is_in_sync() -> None:
         runner = cluster.runner(1, "t")
         scrubber = scrubber_of(cluster, 1)
         tasks = [asyncio.create_task(work) for work in (scrubber.run(), scrubber.attend())]
-        await cluster.until(lambda: scrubber._counts.damages == 1)
+        await cluster.until(lambda: scrubber.counts.damages == 1)
         if runner.state is not None and runner.state.isr == (1,):
-            assert scrubber._counts.held == 1
+            assert scrubber.counts.held == 1
             assert runner.log.health is ReplicaHealth.SOUND
             assert runner.log.read_span(0, max_bytes=1)
         cluster.heal()
@@ -183,7 +183,7 @@ async def test_the_last_copy_is_kept_until_another_one_is_in_sync() -> None:
         await healed(cluster, 1)
         for task in tasks:
             task.cancel()
-        assert scrubber._counts.held == 0
+        assert scrubber.counts.held == 0
 
 
 @virtual
@@ -243,11 +243,11 @@ async def test_it_keeps_below_its_rate_and_rests_between_passes() -> None:
         scrubber = scrubber_of(cluster, 1, bytes_per_s=1_000)
         began_ms = LoopClock().now_ms()
         await scrubber.look()
-        assert LoopClock().now_ms() - began_ms + 1_000 >= scrubber._counts.checked_bytes
+        assert LoopClock().now_ms() - began_ms + 1_000 >= scrubber.counts.checked_bytes
         scrubber = scrubber_of(cluster, 1)
         task = asyncio.create_task(scrubber.run())
         await LoopClock().sleep(150_000)
-        assert scrubber._counts.passes == 3
+        assert scrubber.counts.passes == 3
         task.cancel()
 
 
@@ -267,8 +267,8 @@ async def test_the_first_pass_comes_to_the_replicas_that_a_start_opens() -> None
         await cluster.restart(3)
         scrubber = scrubber_of(cluster, 3)
         task = asyncio.create_task(scrubber.run())
-        await cluster.until(lambda: scrubber._counts.passes == 1)
-        assert scrubber._counts.damages == 1
+        await cluster.until(lambda: scrubber.counts.passes == 1)
+        assert scrubber.counts.damages == 1
         await healed(cluster, 3)
         task.cancel()
 
@@ -309,7 +309,7 @@ async def test_what_a_follower_refuses_is_checked_at_once_and_another_replica_le
             await cluster.restart(3)
             await cluster.until(lambda: 3 in cluster.isr_of("t"), 2 * SCRUB_RETRY_MS + 2_000)
             await healed(cluster, 1)
-            assert (scrubber._counts.damages, scrubber._counts.held) == (1, 0)
+            assert (scrubber.counts.damages, scrubber.counts.held) == (1, 0)
             assert "damage found" in caplog.text
         for node_id in (1, 2, 3):
             values = await cluster.nodes[node_id].read("t", is_local=True)
@@ -328,7 +328,7 @@ async def test_who_doubts_may_be_off_the_mark(
         async with attended(cluster, 1) as scrubber:
             rot(cluster, 1, segment=2, byte=400)
             scrubber.doubt(cluster.runner(1, "t"), 32)
-            await cluster.until(lambda: scrubber._counts.damages == 1, SCRUB_RETRY_MS + 2_000)
+            await cluster.until(lambda: scrubber.counts.damages == 1, SCRUB_RETRY_MS + 2_000)
             await cluster.restart(3)
             await healed(cluster, 1)
 
@@ -346,8 +346,8 @@ async def test_what_is_whole_is_left_alone_whoever_doubts_it(is_sealed: bool) ->
                 scrubber.doubt(cluster.runner(1, "t"), offset)
                 await LoopClock().sleep(SCRUB_RETRY_MS + 500)
                 assert not scrubber._doubts
-        assert scrubber._counts.checked_bytes > 0
-        assert scrubber._counts.damages == 0
+        assert scrubber.counts.checked_bytes > 0
+        assert scrubber.counts.damages == 0
         assert (len(log.state.table.segments), cluster.runner(1, "t").leader_epoch) == (
             segments,
             epoch,
@@ -366,7 +366,7 @@ async def test_what_is_gone_by_now_is_doubted_no_more() -> None:
                 scrubber.doubt(runner, offset)
                 await LoopClock().sleep(SCRUB_RETRY_MS + 500)
                 assert not scrubber._doubts
-        assert scrubber._counts.damages == 0
+        assert scrubber.counts.damages == 0
 
 
 def refuse_to_create(kind: str, path: str) -> None:
@@ -384,11 +384,11 @@ async def test_a_doubted_segment_that_grows_stays_open_while_there_is_no_room() 
             files.on_operation = refuse_to_create
             scrubber.doubt(cluster.runner(1, "t"), 32)
             await LoopClock().sleep(SCRUB_RETRY_MS + 500)
-            assert (len(log.state.table.segments), scrubber._counts.damages) == (3, 0)
+            assert (len(log.state.table.segments), scrubber.counts.damages) == (3, 0)
             files.on_operation = None
             scrubber.doubt(cluster.runner(1, "t"), 32)
             await LoopClock().sleep(SCRUB_RETRY_MS + 500)
-            assert scrubber._counts.damages == 1
+            assert scrubber.counts.damages == 1
 
 
 @virtual
@@ -403,7 +403,7 @@ async def test_a_replica_that_is_closed_is_doubted_no_more() -> None:
                 await LoopClock().sleep(SCRUB_RETRY_MS + 500)
                 assert not scrubber._doubts
             assert runner.is_closed
-            assert scrubber._counts.checked_bytes == 0
+            assert scrubber.counts.checked_bytes == 0
 
 
 @virtual
@@ -415,7 +415,7 @@ async def test_a_log_whose_compaction_met_damage_is_checked() -> None:
             await compact(cluster, 1)
             await LoopClock().sleep(SCRUB_RETRY_MS)
             await healed(cluster, 1)
-            assert scrubber._counts.damages == 1
+            assert scrubber.counts.damages == 1
 
 
 async def read_all(cluster: Cluster, node_id: int) -> list[str]:
@@ -456,7 +456,7 @@ async def test_what_a_reader_decodes_in_vain_is_checked_at_once_and_another_repl
             assert await read_all(cluster, reader) == values
             await healed(cluster, 1)
             assert await read_all(cluster, reader) == values
-            assert (scrubber._counts.damages, scrubber._counts.held) == (1, 0)
+            assert (scrubber.counts.damages, scrubber.counts.held) == (1, 0)
 
 
 @virtual
@@ -474,12 +474,12 @@ async def test_however_many_readers_fail_a_replica_is_checked_once_at_a_time(
             for _ in range(100):
                 scrubber.doubt(runner, 12)
             await LoopClock().sleep(SCRUB_RETRY_MS + 500)
-            assert (scrubber._counts.damages, scrubber._counts.held) == (1, 1)
-            checked = scrubber._counts.checked_bytes
+            assert (scrubber.counts.damages, scrubber.counts.held) == (1, 1)
+            checked = scrubber.counts.checked_bytes
             for _ in range(100):
                 scrubber.doubt(runner, 12)
                 assert not scrubber._doubts, "it is known"
             await LoopClock().sleep(SCRUB_RETRY_MS + 500)
-            assert scrubber._counts.checked_bytes == checked
+            assert scrubber.counts.checked_bytes == checked
             met = [r for r in caplog.records if "damage met" in r.getMessage()]
             assert len(met) == 1

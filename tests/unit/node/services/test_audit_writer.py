@@ -152,7 +152,7 @@ async def test_a_last_record_that_cannot_be_read_yet_is_not_taken_for_none(
         controller = cluster.image.controller_id
         assert controller is not None
         writer = cluster.nodes[controller].audit_writer
-        propose, fetch = writer._node.metadata.propose, writer._fetch
+        propose, fetch = writer.node.metadata.propose, writer.fetch
         unlucky = ["forget", "fetch"]
 
         async def gets_no_answer(command, **options):
@@ -168,8 +168,8 @@ async def test_a_last_record_that_cannot_be_read_yet_is_not_taken_for_none(
                 return replace(result, batches=b"")
             return result
 
-        monkeypatch.setattr(writer._node.metadata, "propose", gets_no_answer)
-        monkeypatch.setattr(writer, "_fetch", finds_nothing)
+        monkeypatch.setattr(writer.node.metadata, "propose", gets_no_answer)
+        monkeypatch.setattr(writer, "fetch", finds_nothing)
         await put(cluster.any, "ann")
         found = numbers(await written(cluster))
         assert not unlucky

@@ -149,8 +149,8 @@ async def test_a_timer_that_goes_off_early_loses_nothing() -> None:
     async with cluster_of() as cluster:
         await cluster.create("t", (2, 1, 3))
         leader = cluster.nodes[2]
-        context: NodeContext = leader.history._node
-        leader.history._node = replace(context, clock=EarlyClock(leader.clock))
+        context: NodeContext = leader.history.node
+        leader.history.node = replace(context, clock=EarlyClock(leader.clock))
         for number in range(5):
             await after(STEP_MS)
             await leader.write("t", f"v{number}")
@@ -309,13 +309,13 @@ async def test_a_record_is_read_once_for_its_date_while_a_group_stands_there() -
         for group in ("a", "b"):
             await commit(cluster, group, 1)
         history = cluster.nodes[2].history
-        read, asked = history._appended_ms, []
+        read, asked = history.appended_ms, []
 
         async def counted(runner: PartitionRunner, offset: int) -> int | None:
             asked.append(offset)
             return await read(runner, offset)
 
-        history._appended_ms = counted
+        history.appended_ms = counted
         await after(5 * STEP_MS)
         assert asked == [1]
         await commit(cluster, "a", 2)
@@ -331,13 +331,13 @@ async def test_slow_reads_of_dates_delay_no_sample_and_are_all_done_in_the_end()
             await cluster.nodes[1].write("t", f"v{number}")
         await after(2 * STEP_MS)
         history = cluster.nodes[2].history
-        read = history._appended_ms
+        read = history.appended_ms
 
         async def slow(runner: PartitionRunner, offset: int) -> int | None:
             await after(DATES_MS_MAX - 1)
             return await read(runner, offset)
 
-        history._appended_ms = slow
+        history.appended_ms = slow
         for number in range(4):
             await commit(cluster, f"g{number}", number)
         known = set()

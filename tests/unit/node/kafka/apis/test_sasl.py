@@ -84,7 +84,7 @@ async def test_wrong_passwords_of_an_address_count_together_with_those_over_http
         node = cluster.nodes[1]
         await close_cluster(node)
         for _ in range(30):
-            node.callers._passwords.wrong.add("10.0.0.9", node.clock.now_ms())
+            node.callers.passwords.wrong.add("10.0.0.9", node.clock.now_ms())
         listener = listener_of(node)
         there = KafkaClient(listener.connection(), "10.0.0.9")
         await there.call(17, 1, mechanism="PLAIN")
@@ -104,7 +104,7 @@ async def test_a_token_is_a_password_of_its_user_and_costs_no_slow_hash() -> Non
         node = cluster.nodes[1]
         await close_cluster(node)
         token = await token_of(node, "admin")
-        node.callers._passwords.find = None  # type: ignore[assignment]
+        node.callers.passwords.find = None  # type: ignore[assignment]
         assert (await sign_in(client_of(node), plain("admin", token))).error_code == 0
         wrong = await sign_in(client_of(node), plain("ann", token))
         assert (wrong.error_code, wrong.error_message) == (
@@ -358,7 +358,7 @@ async def test_an_address_with_too_many_wrong_proofs_gets_no_response() -> None:
         node = cluster.nodes[1]
         await with_scram(node)
         for _ in range(30):
-            node.callers._passwords.wrong.add("10.0.0.9", node.clock.now_ms())
+            node.callers.passwords.wrong.add("10.0.0.9", node.clock.now_ms())
         listener = listener_of(node)
         there = KafkaClient(listener.connection(), "10.0.0.9")
         await there.call(17, 1, mechanism="SCRAM-SHA-256")
