@@ -35,7 +35,7 @@ from node.config.kinds import Address
 from node.config.options import NodeConfig
 from node.consumers.consumer_assembly import RestConsumers
 from node.context import NodeContext
-from node.control.controller import Controller, ControllerSettings
+from node.control.controller import Controller
 from node.control.membership import Identity, Membership
 from node.control.messages import HEARTBEAT
 from node.groups.classic.coordinated import ClassicSettings
@@ -48,14 +48,14 @@ from node.metrics.exposition import NodeMetrics, ReplicaSample
 from node.peers.port import Handler, Peers
 from node.process.cluster_clock import ClusterClock
 from node.process.keep_going import keep_going
-from node.replica.compactor import Compactor, CompactorSettings
+from node.replica.compactor import Compactor
 from node.replica.runner import PartitionRunner
 from node.replica.runner_context import RunnerContext
-from node.replica.scrubber import CopyGiver, Scrubber, ScrubSettings
+from node.replica.scrubber import CopyGiver, Scrubber
 from node.replication.catch_up import CatchUpThrottle
 from node.replication.fetch_server import FetchServer
 from node.replication.fetch_wire import FETCH, FETCH_WAKE
-from node.replication.fetcher import FetcherSettings, LeaderFetcher, ReplicaFetchers
+from node.replication.fetcher import LeaderFetcher, ReplicaFetchers
 from node.replication.isr_proposals import IsrProposer
 from node.replication.local_replicas import LocalReplicas
 from node.replication.transaction_ends import TransactionEnds
@@ -197,17 +197,15 @@ class Assembly:
         self.controller = Controller(
             node_id=config.node_id,
             metadata=self.metadata,
-            probe=ports.peers.probe,
+            dial=ports.peers.probe,
             clock=self.clock,
-            settings=ControllerSettings(
-                session_ms=config.broker_session_ms,
-                preferred_interval_ms=config.leader_balance_interval_ms,
-                transactional_id_ms=config.transactional_id_expiration_ms,
-                voters=tuple(sorted(ports.voters)),
-                clock_skew_ms_max=config.clock_skew_ms_max,
-                feature_level=ports.feature_max,
-                new_cluster_id=self._new_id,
-            ),
+            session_ms=config.broker_session_ms,
+            preferred_interval_ms=config.leader_balance_interval_ms,
+            transactional_id_ms=config.transactional_id_expiration_ms,
+            voters=tuple(sorted(ports.voters)),
+            clock_skew_ms_max=config.clock_skew_ms_max,
+            feature_level=ports.feature_max,
+            new_cluster_id=self._new_id,
             contained=self.counts.contained,
         )
         self.membership = Membership(
@@ -325,10 +323,8 @@ class Assembly:
             leader_id,
             peer=ports.peers,
             clock=self.clock,
-            settings=FetcherSettings(
-                wait_ms_max=config.replica_fetch_wait_ms_max,
-                bytes_max=config.replica_fetch_bytes_max,
-            ),
+            wait_ms_max=config.replica_fetch_wait_ms_max,
+            bytes_max=config.replica_fetch_bytes_max,
             standing=self.membership,
             next_session_id=lambda: ports.ids.session_ids.getrandbits(62) + 1,
             counts=self.counts,
@@ -339,12 +335,10 @@ class Assembly:
         self.compactor = Compactor(
             runners=self.replicas,
             clock=self.clock,
-            settings=CompactorSettings(
-                check_ms=config.retention_check_ms,
-                bytes_per_s=config.compaction_bytes_per_s,
-                # A replica that was in sync for two sessions was really in sync, not only believed to be.
-                settle_ms=2 * config.broker_session_ms,
-            ),
+            check_ms=config.retention_check_ms,
+            bytes_per_s=config.compaction_bytes_per_s,
+            # A replica that was in sync for two sessions was really in sync, not only believed to be.
+            settle_ms=2 * config.broker_session_ms,
             counts=self.counts.compaction,
             standing=self.membership,
         )
@@ -353,9 +347,8 @@ class Assembly:
             settled=self.replicas.settled,
             clock=self.clock,
             pool=ports.pool,
-            settings=ScrubSettings(
-                bytes_per_s=config.scrub_bytes_per_s, interval_ms=config.scrub_interval_ms
-            ),
+            bytes_per_s=config.scrub_bytes_per_s,
+            interval_ms=config.scrub_interval_ms,
             counts=self.counts.scrub,
             giver=CopyGiver(metadata=self.metadata, standing=self.membership),
             rng=ports.ids.placement,

@@ -21,7 +21,7 @@ A turn has these steps, in this order:
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from typing import NamedTuple, Protocol
@@ -107,23 +107,6 @@ class Dial(Protocol):
         """Connect, close the connection at once, and return the result."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ControllerSettings:
-    """Timeouts and intervals of the controller, and the first state of a new cluster."""
-
-    session_ms: int
-    preferred_interval_ms: int
-    """The pause between checks whether the preferred replicas lead; 0: never check."""
-    transactional_id_ms: int
-    """How long a name that begins transactions is kept after its last use. It is longer than any transaction."""
-    voters: tuple[int, ...]
-    clock_skew_ms_max: int
-    """The largest difference between two correct clocks."""
-    feature_level: int
-    """The feature level of a new cluster."""
-    new_cluster_id: Callable[[], str]
-
-
 class _Peace(NamedTuple):
     """The parts of an image for which no election was due. While they do not change, none is due."""
 
@@ -150,30 +133,33 @@ class _Peace(NamedTuple):
         )
 
 
+@dataclass(eq=False, kw_only=True)
 class Controller:
     """The controller of a node. Every node has one, and only the Raft leader's is active. Owned by the data loop."""
 
-    def __init__(
-        self,
-        *,
-        node_id: int,
-        metadata: MetadataStore,
-        probe: Dial,
-        clock: NodeClock,
-        settings: ControllerSettings,
-        contained: ContainedErrors | None = None,
-    ) -> None:
-        self._contained = ContainedErrors() if contained is None else contained
-        self._node_id = node_id
-        self._metadata = metadata
-        self._dial = probe
-        self._clock = clock
-        self._settings = settings
+    node_id: int
+    metadata: MetadataStore
+    dial: Dial
+    clock: NodeClock
+    session_ms: int
+    preferred_interval_ms: int
+    """The pause between checks whether the preferred replicas lead; 0: never check."""
+    transactional_id_ms: int
+    """How long a name that begins transactions is kept after its last use. It is longer than any transaction."""
+    voters: tuple[int, ...]
+    clock_skew_ms_max: int
+    """The largest difference between two correct clocks."""
+    feature_level: int
+    """The feature level of a new cluster."""
+    new_cluster_id: Callable[[], str]
+    contained: ContainedErrors = field(default_factory=ContainedErrors)
+
+    def __post_init__(self) -> None:
         self._epoch = -1
         self._sessions: BrokerSessions | None = None
         self._readings = ClockReadings((), 0)
         self._do_clocks_agree = True
-        self._since_ms = clock.now_ms()
+        self._since_ms = self.clock.now_ms()
         """When this node last took over as controller."""
         self._term = -1
         self._previous_leader: int | None = None
@@ -191,11 +177,11 @@ class Controller:
         self._preferred_ms = MonotonicMs(0)
         self._forget_due_ms = MonotonicMs(0)
         self._overdue_due_ms = MonotonicMs(0)
-        self._check_due_ms = clock.now_ms() + CHECK_IMAGE_MS
+        self._check_due_ms = self.clock.now_ms() + CHECK_IMAGE_MS
         self._reassigner = Reassigner(
-            clock=clock, propose=self._propose, propose_changes=self._propose_changes
+            clock=self.clock, propose=self._propose, propose_changes=self._propose_changes
         )
-        self._lost_ms = clock.now_ms()
+        self._lost_ms = self.clock.now_ms()
         """When this controller took over or last fenced a broker, in monotonic ms."""
         self._peace: _Peace | None = None
         """The parts of the last image for which no election was due. A search in many partitions is most of the cost of
@@ -218,7 +204,7 @@ class Controller:
             # ``keep_going`` restarts it, and it claims the controller again.
             lead = partial(self._lead, status.term)
             self._task = asyncio.create_task(
-                keep_going("controller", lead, clock=self._clock, contained=self._contained),
+                keep_going("controller", lead, clock=self.clock, contained=self.contained),
                 name="controller",
             )
         elif not is_leader:
@@ -260,7 +246,7 @@ class Controller:
                     self._epoch = await self._claim()
                 except MilenaError as error:
                     logger.info("controller claim failed term=%d: %s", term, error)
-                    await self._clock.sleep(TICK_MS)
+                    await self.clock.sleep(TICK_MS)
             self._take_over()
             logger.info("controller epoch=%d term=%d", self._epoch, term)
             await self._run()
@@ -270,33 +256,33 @@ class Controller:
 
     async def _claim(self) -> int:
         """Raise the controller epoch and return it. The local image then has all commands committed before."""
-        if not (await self._metadata.barrier(timeout_ms=CONTROLLER_PROPOSE_MS)).cluster_id:
-            await self._metadata.propose(
+        if not (await self.metadata.barrier(timeout_ms=CONTROLLER_PROPOSE_MS)).cluster_id:
+            await self.metadata.propose(
                 InitCluster(
-                    cluster_id=self._settings.new_cluster_id(),
-                    voters=self._settings.voters,
-                    feature_level=self._settings.feature_level,
+                    cluster_id=self.new_cluster_id(),
+                    voters=self.voters,
+                    feature_level=self.feature_level,
                 ),
                 timeout_ms=CONTROLLER_PROPOSE_MS,
             )
-        epoch = await self._metadata.propose(
-            ClaimController(broker_id=self._node_id), timeout_ms=CONTROLLER_PROPOSE_MS
+        epoch = await self.metadata.propose(
+            ClaimController(broker_id=self.node_id), timeout_ms=CONTROLLER_PROPOSE_MS
         )
         assert isinstance(epoch, int)
         return epoch
 
     def _take_over(self) -> None:
-        now_ms = self._lost_ms = self._since_ms = self._clock.now_ms()
-        sessions = self._sessions = BrokerSessions(self._settings.session_ms)
-        sessions.arm(_epochs(self._metadata.image), now_ms)
-        self._readings = ClockReadings(self._settings.voters, self._settings.clock_skew_ms_max)
+        now_ms = self._lost_ms = self._since_ms = self.clock.now_ms()
+        sessions = self._sessions = BrokerSessions(self.session_ms)
+        sessions.arm(_epochs(self.metadata.image), now_ms)
+        self._readings = ClockReadings(self.voters, self.clock_skew_ms_max)
         previous = self._previous_leader
-        if previous is not None and previous != self._node_id:
-            heard_ms = self._metadata.quorum.last_contact_ms(previous)
+        if previous is not None and previous != self.node_id:
+            heard_ms = self.metadata.quorum.last_contact_ms(previous)
             if heard_ms is not None:
                 sessions.backdate(previous, MonotonicMs(heard_ms))
-        for broker_id in self._metadata.image.brokers:
-            if broker_id != self._node_id:
+        for broker_id in self.metadata.image.brokers:
+            if broker_id != self.node_id:
                 self.suspect(broker_id)
 
     # -- heartbeats ------------------------------------------------------------------------------
@@ -319,9 +305,9 @@ class Controller:
         """
         sessions = self._sessions
         if sessions is None:
-            raise NotReadyError(f"node {self._node_id} is not the controller")
-        now_ms = self._clock.now_ms()
-        sessions.arm(_epochs(self._metadata.image), now_ms)
+            raise NotReadyError(f"node {self.node_id} is not the controller")
+        now_ms = self.clock.now_ms()
+        sessions.arm(_epochs(self.metadata.image), now_ms)
         number = sessions.on_heartbeat(
             broker_id,
             report.broker_epoch,
@@ -335,7 +321,7 @@ class Controller:
             raise StaleBrokerEpochError(
                 f"node {broker_id} is not registered under epoch {report.broker_epoch}"
             )
-        image = self._metadata.image
+        image = self.metadata.image
         broker = image.brokers[broker_id]
         if broker.is_fenced or report.is_draining or report.is_disk_full:
             self._work.set()
@@ -346,7 +332,7 @@ class Controller:
             and not elections.plan_drain(image, broker_id)
         )
         knows = self._knows_its_fence(broker, report.applied_index)
-        age_ms = self._majority_age_ms(now_ms) if knows else self._settings.session_ms
+        age_ms = self._majority_age_ms(now_ms) if knows else self.session_ms
         return BrokerHeartbeatAnswer(
             number=number,
             is_drained=is_drained,
@@ -361,12 +347,12 @@ class Controller:
         self._readings.take(broker_id, reading_ms)
         cluster_ms = self._readings.cluster_ms()
         # At first, a new controller has not heard from all voters.
-        is_settled = self._clock.now_ms() - self._since_ms >= CLOCKS_SETTLE_MS
+        is_settled = self.clock.now_ms() - self._since_ms >= CLOCKS_SETTLE_MS
         if cluster_ms is None and self._do_clocks_agree and is_settled:
             self._do_clocks_agree = False
             logger.error(
                 "no majority of the voters' clocks agrees within %d ms: %s; set the clocks of these machines",
-                self._settings.clock_skew_ms_max,
+                self.clock_skew_ms_max,
                 self._readings,
             )
         elif cluster_ms is not None and not self._do_clocks_agree:
@@ -389,7 +375,7 @@ class Controller:
             return index >= broker.broker_epoch
         epoch, fenced_at = self._fenced_at.get(broker.broker_id, (-1, 0))
         if epoch != broker.broker_epoch:
-            fenced_at = self._metadata.image.index
+            fenced_at = self.metadata.image.index
             self._fenced_at[broker.broker_id] = broker.broker_epoch, fenced_at
         return index >= fenced_at
 
@@ -399,14 +385,14 @@ class Controller:
         A Raft leader that is cut off still believes for a while that it leads. A lease that it gives must end with its
         knowledge of a majority. Otherwise brokers on its side would accept writes that cannot be committed.
         """
-        others = [v for v in self._settings.voters if v != self._node_id]
+        others = [v for v in self.voters if v != self.node_id]
         needed = (len(others) + 1) // 2
         if not needed:
             return 0
-        heard = (self._metadata.quorum.last_contact_ms(voter) for voter in others)
+        heard = (self.metadata.quorum.last_contact_ms(voter) for voter in others)
         latest = sorted((h for h in heard if h is not None), reverse=True)
         if len(latest) < needed:
-            return self._settings.session_ms
+            return self.session_ms
         return max(0, now_ms - latest[needed - 1])
 
     # -- quick detection of dead processes -------------------------------------------------------
@@ -418,7 +404,7 @@ class Controller:
 
     def suspect(self, broker_id: int) -> None:
         """Connect to the broker. If two connections, 100 ms apart, are refused, its process is gone."""
-        if broker_id not in self._probes and broker_id != self._node_id:
+        if broker_id not in self._probes and broker_id != self.node_id:
             task = asyncio.create_task(self._probe(broker_id), name=f"probe-{broker_id}")
             self._probes[broker_id] = task
             task.add_done_callback(lambda _: self._probes.pop(broker_id, None))
@@ -427,8 +413,8 @@ class Controller:
         refusals = 0
         for attempt in range(PROBES_MAX):
             if attempt:
-                await self._clock.sleep(PROBE_PAUSE_MS)
-            result = await self._dial(broker_id, timeout_ms=PROBE_TIMEOUT_MS)
+                await self.clock.sleep(PROBE_PAUSE_MS)
+            result = await self.dial(broker_id, timeout_ms=PROBE_TIMEOUT_MS)
             # A process that is ending may still accept a connection, so this connects up to ``PROBES_MAX`` times.
             refusals = refusals + 1 if result is ProbeResult.REFUSED else 0
             if refusals == REFUSALS_TO_FENCE:
@@ -442,7 +428,7 @@ class Controller:
 
     async def _run(self) -> None:
         """Run turn after turn, until another controller has taken over."""
-        last_ms = self._clock.now_ms()
+        last_ms = self.clock.now_ms()
         while True:
             try:
                 async with asyncio.timeout(TICK_MS / 1000):
@@ -450,11 +436,11 @@ class Controller:
             except TimeoutError:
                 pass
             self._work.clear()
-            now_ms = self._clock.now_ms()
+            now_ms = self.clock.now_ms()
             sessions = self._sessions
-            if sessions is None or self._metadata.image.controller_epoch > self._epoch:
+            if sessions is None or self.metadata.image.controller_epoch > self._epoch:
                 return
-            if now_ms - last_ms > self._settings.session_ms // 2:
+            if now_ms - last_ms > self.session_ms // 2:
                 logger.warning("controller stalled ms=%d: sessions start again", now_ms - last_ms)
                 sessions.rearm(now_ms)
             try:
@@ -463,17 +449,17 @@ class Controller:
                 return
             except MilenaError as error:
                 logger.info("controller turn failed epoch=%d: %s", self._epoch, error)
-                await self._clock.sleep(TICK_MS)
-            last_ms = self._clock.now_ms()
+                await self.clock.sleep(TICK_MS)
+            last_ms = self.clock.now_ms()
 
     async def _turn(self, sessions: BrokerSessions, now_ms: MonotonicMs) -> None:
-        sessions.arm(_epochs(self._metadata.image), now_ms)
+        sessions.arm(_epochs(self.metadata.image), now_ms)
         await self._fence(sessions, now_ms)
         await self._unfence(sessions, now_ms)
         await self._drain(sessions)
         await self._relieve(sessions)
         await self._elect()
-        await self._reassigner.turn(self._metadata.image)
+        await self._reassigner.turn(self.metadata.image)
         await self._prefer(now_ms)
         await self._forget_producers(now_ms)
         await self._abort_overdue(now_ms)
@@ -485,7 +471,7 @@ class Controller:
         """Have every node compare its image with this node's, so that a node with another image soon stops."""
         if now_ms < self._check_due_ms:
             return
-        checks = self._metadata.checks
+        checks = self.metadata.checks
         check = checks.next_check()
         if check is None:
             return  # the image is still being hashed, and the turn must not wait for that
@@ -494,7 +480,7 @@ class Controller:
 
     async def _fence(self, sessions: BrokerSessions, now_ms: MonotonicMs) -> None:
         for broker_id in sessions.expired(now_ms):
-            image = self._metadata.image
+            image = self.metadata.image
             broker = image.brokers.get(broker_id)
             session = sessions.get(broker_id)
             if broker is None or session is None or session.broker_epoch != broker.broker_epoch:
@@ -527,7 +513,7 @@ class Controller:
                 self._fencing.discard(broker_id)
 
     async def _unfence(self, sessions: BrokerSessions, now_ms: MonotonicMs) -> None:
-        image = self._metadata.image
+        image = self.metadata.image
         for broker in image.brokers.values():
             session = sessions.get(broker.broker_id)
             if (
@@ -549,8 +535,8 @@ class Controller:
                 )
 
     async def _drain(self, sessions: BrokerSessions) -> None:
-        for broker_id in list(self._metadata.image.brokers):
-            image = self._metadata.image
+        for broker_id in list(self.metadata.image.brokers):
+            image = self.metadata.image
             broker = image.brokers.get(broker_id)
             session = sessions.get(broker_id)
             if broker is None or session is None or not session.is_draining or broker.is_fenced:
@@ -570,18 +556,18 @@ class Controller:
 
     async def _relieve(self, sessions: BrokerSessions) -> None:
         """Remove brokers with a full disk from leadership and ISRs, if another live broker has room."""
-        image = self._metadata.image
+        image = self.metadata.image
         live = image.live_brokers()
         full = [b for b in live if (s := sessions.get(b)) is not None and s.is_disk_full]
         if len(full) < len(live):
             for broker_id in full:
                 await self._propose_changes(
-                    elections.plan_drain(self._metadata.image, broker_id), "relieve"
+                    elections.plan_drain(self.metadata.image, broker_id), "relieve"
                 )
 
     async def _elect(self) -> None:
-        image = self._metadata.image
-        with_unclean = self._clock.now_ms() - self._lost_ms >= UNCLEAN_PATIENCE_MS
+        image = self.metadata.image
+        with_unclean = self.clock.now_ms() - self._lost_ms >= UNCLEAN_PATIENCE_MS
         if self._peace is not None and self._peace.holds(image, with_unclean=with_unclean):
             return
         changes = (
@@ -592,7 +578,7 @@ class Controller:
         await self._propose_changes(changes, "elect")
 
     async def _raise_level(self) -> None:
-        image = self._metadata.image
+        image = self.metadata.image
         level = cluster.supported_level(image)
         if level > image.feature_level:
             logger.info("feature level from=%d to=%d", image.feature_level, level)
@@ -600,32 +586,32 @@ class Controller:
 
     async def _correct_time(self) -> None:
         """Set the applied time back if the clock of a proposer was ahead."""
-        image = self._metadata.image
-        now_ms = self._clock.expiry_ms()
+        image = self.metadata.image
+        now_ms = self.clock.expiry_ms()
         if image.feature_level < CLOCKS_LEVEL or not now_ms or self._readings.cluster_ms() is None:
             return
         # The clock of a correct proposer may be ahead by the largest skew, and this node's may be behind by as much.
         ahead_ms = image.now_ms - now_ms
-        if ahead_ms > 2 * self._settings.clock_skew_ms_max:
+        if ahead_ms > 2 * self.clock_skew_ms_max:
             logger.warning("applied time set back ahead_ms=%d", ahead_ms)
             await self._propose(CorrectTime(controller_epoch=self._epoch, now_ms=now_ms))
 
     async def _prefer(self, now_ms: MonotonicMs) -> None:
-        interval_ms = self._settings.preferred_interval_ms
+        interval_ms = self.preferred_interval_ms
         if interval_ms == 0 or now_ms - self._preferred_ms < interval_ms:
             return
         self._preferred_ms = now_ms
-        await self._propose_changes(elections.plan_preferred(self._metadata.image), "prefer")
+        await self._propose_changes(elections.plan_preferred(self.metadata.image), "prefer")
 
     async def _forget_producers(self, now_ms: MonotonicMs) -> None:
         """Propose to forget names that began transactions, if they have not been used for long."""
-        image = self._metadata.image
+        image = self.metadata.image
         if image.feature_level < producers.LEVEL or now_ms < self._forget_due_ms:
             return
-        since_ms = WallMs(self._clock.expiry_ms() - self._settings.transactional_id_ms)
+        since_ms = WallMs(self.clock.expiry_ms() - self.transactional_id_ms)
         found = tuple(islice(producers.unused(image, since_ms), FORGOTTEN_PER_COMMAND_MAX))
         if len(found) < FORGOTTEN_PER_COMMAND_MAX:
-            pause_ms = self._settings.transactional_id_ms // FORGET_LOOKS
+            pause_ms = self.transactional_id_ms // FORGET_LOOKS
             self._forget_due_ms = MonotonicMs(now_ms + pause_ms)
         if found:
             logger.info("transactional ids forgotten count=%d", len(found))
@@ -636,12 +622,12 @@ class Controller:
 
         Leaders abort those with records, too. Others hold up readers of the offsets that they staged.
         """
-        image = self._metadata.image
+        image = self.metadata.image
         if not image.transactional_ids or now_ms < self._overdue_due_ms:
             return
         self._overdue_due_ms = MonotonicMs(now_ms + OVERDUE_PAUSE_MS)
         # The time at which a transaction began comes from the clock of the node that took the request.
-        latest_ms = WallMs(self._clock.expiry_ms() - self._settings.clock_skew_ms_max)
+        latest_ms = WallMs(self.clock.expiry_ms() - self.clock_skew_ms_max)
         ends = tuple(
             islice(transactional_ids.overdue(image, latest_ms), transactions.ENDS_PER_COMMAND_MAX)
         )
@@ -659,10 +645,10 @@ class Controller:
             if isinstance(taken, tuple) and not any(taken):
                 # Each command makes a new image, and each image starts a turn. If all changes are refused, wait, so
                 # that this does not become a busy loop.
-                await self._clock.sleep(TICK_MS)
+                await self.clock.sleep(TICK_MS)
 
     async def _propose(self, command: Command) -> object:
-        return await self._metadata.propose(command, timeout_ms=CONTROLLER_PROPOSE_MS)
+        return await self.metadata.propose(command, timeout_ms=CONTROLLER_PROPOSE_MS)
 
 
 def _epochs(image: Image) -> dict[int, int]:

@@ -87,34 +87,29 @@ class Throttle:
         return max(0.0, self._free_ms - now_ms)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompactorSettings:
-    """``check_ms``: the pause between checks of all logs. ``settle_ms``: see ``EveryReplicaHas``."""
-
-    check_ms: int
-    bytes_per_s: int
-    settle_ms: int
-
-
 @dataclass(eq=False, kw_only=True)
 class Compactor:
     """The background compaction of one node; runs on the data loop."""
 
     runners: Iterable[PartitionRunner]
     clock: Clock
-    settings: CompactorSettings
+    check_ms: int
+    """The pause between checks of all logs."""
+    bytes_per_s: int
+    settle_ms: int
+    """See ``EveryReplicaHas``."""
     counts: CompactionCounts
     standing: Standing
 
     def __post_init__(self) -> None:
-        self._throttle = Throttle(self.settings.bytes_per_s)
+        self._throttle = Throttle(self.bytes_per_s)
         self._replicated: dict[PartitionRunner, EveryReplicaHas] = {}
         self._resting: dict[PartitionRunner, MonotonicMs] = {}
 
     async def run(self) -> None:
         """Check all logs every ``check_ms`` and compact those that are due; run until cancelled."""
         while True:
-            await self.clock.sleep(self.settings.check_ms)
+            await self.clock.sleep(self.check_ms)
             await self.look()
 
     async def look(self) -> None:
@@ -151,7 +146,7 @@ class Compactor:
     def _tombstone_end(self, runner: PartitionRunner) -> int:
         known = self._replicated.get(runner)
         if known is None:
-            known = self._replicated[runner] = EveryReplicaHas(self.settings.settle_ms)
+            known = self._replicated[runner] = EveryReplicaHas(self.settle_ms)
         return known.look(
             runner.state,
             runner.high_watermark,

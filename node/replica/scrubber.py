@@ -42,14 +42,6 @@ COMMIT_MS_MAX = 1_000
 """How long to wait for writes in flight to commit before another replica leads."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScrubSettings:
-    """``bytes_per_s``: the rate of passes (0: no passes). ``interval_ms``: from the start of a pass to the next."""
-
-    bytes_per_s: int
-    interval_ms: int
-
-
 @dataclass(eq=False, kw_only=True)
 class CopyGiver:
     """Gives up a damaged copy if another in-sync replica has its records."""
@@ -109,13 +101,16 @@ class Scrubber:
     settled: Callable[[], Awaitable[None]]
     clock: Clock
     pool: Executor
-    settings: ScrubSettings
+    bytes_per_s: int
+    """The rate of passes; 0: no passes."""
+    interval_ms: int
+    """The time from the start of a pass to the start of the next."""
     counts: ScrubCounts
     giver: CopyGiver
     rng: Random
 
     def __post_init__(self) -> None:
-        self._throttle = Throttle(self.settings.bytes_per_s or DOUBTS_BYTES_PER_S)
+        self._throttle = Throttle(self.bytes_per_s or DOUBTS_BYTES_PER_S)
         self._held: dict[PartitionRunner, Damage] = {}
         self._doubts: dict[PartitionRunner, int | None] = {}
         """Replica → the offset of the reported damage; None: anywhere in the closed segments."""
@@ -169,10 +164,10 @@ class Scrubber:
         """Run one pass after the other, until cancelled."""
         # Before the node has opened its replicas, a pass would find none, and the next pass may be days away.
         await self.settled()
-        while self.settings.bytes_per_s:
+        while self.bytes_per_s:
             began_ms = self.clock.now_ms()
             await self.look()
-            left_ms = began_ms + self.settings.interval_ms - self.clock.now_ms()
+            left_ms = began_ms + self.interval_ms - self.clock.now_ms()
             await self.clock.sleep(max(0, left_ms))
 
     async def look(self) -> None:

@@ -34,7 +34,6 @@ When a position is sent:
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from enum import Enum, auto, unique
 from functools import partial
 
@@ -67,14 +66,6 @@ REST_S_MAX = 0.05
 for as long as the sync took, but not longer than this. A replica that has the disk alone does not pause."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FetcherSettings:
-    """Limits of a fetch: the longest wait at the leader in ms, and the most bytes of a response."""
-
-    wait_ms_max: int
-    bytes_max: int
-
-
 @unique
 class _Phase(Enum):
     RESTING = auto()
@@ -104,18 +95,24 @@ class LeaderFetcher:
         *,
         peer: Peers,
         clock: Clock,
-        settings: FetcherSettings,
+        wait_ms_max: int,
+        bytes_max: int,
         standing: Standing,
         next_session_id: Callable[[], int],
         counts: NodeCounts,
     ) -> None:
-        """``counts``: the counters of all logs of this node."""
+        """Create a fetcher that does not run yet.
+
+        ``wait_ms_max``: the longest wait of a fetch at the leader. ``bytes_max``: the most bytes of a response.
+        ``counts``: the counters of all logs of this node.
+        """
         self._counts = counts
         self.leader_id = leader_id
         self._peer = peer
         self._clock = clock
-        self._settings = settings
-        self._answer_s_max = (settings.wait_ms_max + ANSWER_MARGIN_MS) / 1000
+        self._wait_ms_max = wait_ms_max
+        self._bytes_max = bytes_max
+        self._answer_s_max = (wait_ms_max + ANSWER_MARGIN_MS) / 1000
         self._standing = standing
         self._next_session_id = next_session_id
         self._followed = FollowedPartitions()
@@ -203,7 +200,7 @@ class LeaderFetcher:
             return
         # Bytes that long syncs have not stored yet reduce the next response, so that about ``bytes_max`` bytes at most
         # are unsynced. The minimum lets short records of other partitions arrive at all times.
-        room = max(self._settings.bytes_max - followed.syncing_bytes, SHORT_SYNC_BYTES)
+        room = max(self._bytes_max - followed.syncing_bytes, SHORT_SYNC_BYTES)
         header: Fields = {
             "s": self._session_id,
             "full": is_full,
@@ -212,7 +209,7 @@ class LeaderFetcher:
             "ls": followed.tell_log_starts(stored),
             "f": followed.take_forgotten(),
             "room": not self._standing.is_disk_full,
-            "w": self._settings.wait_ms_max,
+            "w": self._wait_ms_max,
             "m": room,
         }
         if followed.refused:
@@ -280,7 +277,7 @@ class LeaderFetcher:
 
     def _must_hold(self) -> bool:
         followed = self._followed
-        return followed.short_syncs > 0 or followed.syncing_bytes >= self._settings.bytes_max
+        return followed.short_syncs > 0 or followed.syncing_bytes >= self._bytes_max
 
     def _send(self, header: Fields) -> None:
         # The positions in the header count as sent. So it is sent after connecting, or the session ends.

@@ -4,7 +4,7 @@ from milena.model.batch.encode import encode_batch
 from milena.model.columns import RecordColumns
 from milena.model.requests import Acks
 from node.metrics.counts import CompactionCounts
-from node.replica.compactor import Compactor, CompactorSettings
+from node.replica.compactor import Compactor
 from tests.support.clusters.nodes import Cluster
 from tests.support.time.virtual_time import LoopClock
 
@@ -41,11 +41,9 @@ def compactor_of(cluster: Cluster, node_id: int, **settings: int) -> Compactor:
     return Compactor(
         runners=node.replicas,
         clock=LoopClock(),
-        settings=CompactorSettings(
-            **{"check_ms": 1000, "bytes_per_s": 1 << 30, "settle_ms": 500, **settings}
-        ),
         counts=CompactionCounts(),
         standing=node.membership,
+        **{"check_ms": 1000, "bytes_per_s": 1 << 30, "settle_ms": 500, **settings},
     )
 
 

@@ -7,7 +7,7 @@ from immutables import Map
 
 from milena.model.contained import ContainedErrors
 from milena.model.errors import MilenaError
-from node.control.controller import Controller, ControllerSettings
+from node.control.controller import Controller
 from node.control.messages import BrokerHeartbeatAnswer, BrokerHeartbeatRequest
 from node.metadata.store import MetadataMachine, MetadataStore
 from node.peers.port import ProbeResult
@@ -98,17 +98,15 @@ class Control:
         controller = Controller(
             node_id=node_id,
             metadata=metadata,
-            probe=self._dial,
+            dial=self._dial,
             clock=self.clock,
-            settings=ControllerSettings(
-                transactional_id_ms=TRANSACTIONAL_ID_MS,
-                session_ms=SESSION_MS,
-                preferred_interval_ms=self.preferred_interval_ms,
-                voters=(1, 2, 3),
-                clock_skew_ms_max=2_000,
-                feature_level=self.feature_level,
-                new_cluster_id=lambda: "cluster",
-            ),
+            transactional_id_ms=TRANSACTIONAL_ID_MS,
+            session_ms=SESSION_MS,
+            preferred_interval_ms=self.preferred_interval_ms,
+            voters=(1, 2, 3),
+            clock_skew_ms_max=2_000,
+            feature_level=self.feature_level,
+            new_cluster_id=lambda: "cluster",
             contained=contained,
         )
         metadata.listen(controller.on_image)

@@ -8,7 +8,7 @@ from node.metrics.counts import NodeCounts
 from node.replica.runner import PartitionRunner
 from node.replication.fetch_server import FetchServer
 from node.replication.fetch_wire import FETCH, FETCH_WAKE
-from node.replication.fetcher import FetcherSettings, LeaderFetcher
+from node.replication.fetcher import LeaderFetcher
 from tests.support.clusters import leaders
 from tests.support.clusters.runners import TOPIC_ID, Bench, settings
 from tests.support.fakes.peers import Network
@@ -43,7 +43,8 @@ class Replicated:
             LEADER,
             peer=self.peer,
             clock=LoopClock(),
-            settings=FetcherSettings(wait_ms_max=self.wait_ms, bytes_max=1 << 20),
+            wait_ms_max=self.wait_ms,
+            bytes_max=1 << 20,
             standing=FixedStanding(self.brokers[FOLLOWER].broker_epoch),
             next_session_id=lambda: next(self._sessions),
             counts=self.counts,

@@ -13,7 +13,7 @@ from milena.model.requests import Acks, Doubt, IdempotencyKey, ProduceRequest, R
 from milena.model.types import ReplicaHealth
 from node.config.budgets import SCRUB_RETRY_MS
 from node.metrics.counts import ScrubCounts
-from node.replica.scrubber import CopyGiver, Scrubber, ScrubSettings
+from node.replica.scrubber import CopyGiver, Scrubber
 from storage.segments.segment import LOG_SUFFIX
 from tests.support.clusters.compacted_cluster import CONFIGS, compact, update, write
 from tests.support.clusters.nodes import Cluster, cluster_of, outcome
@@ -30,7 +30,8 @@ def scrubber_of(cluster: Cluster, node_id: int, *, bytes_per_s: int = 1 << 30) -
         settled=node.replicas.settled,
         clock=LoopClock(),
         pool=node.pool,
-        settings=ScrubSettings(bytes_per_s=bytes_per_s, interval_ms=60_000),
+        bytes_per_s=bytes_per_s,
+        interval_ms=60_000,
         counts=ScrubCounts(),
         giver=CopyGiver(
             metadata=node.metadata,
