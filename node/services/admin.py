@@ -57,40 +57,30 @@ class TopicDefaults:
     is_auto_create: bool
 
 
+@dataclass(eq=False, kw_only=True)
 class AdminService:
     """Implements ``http_api.ports.node.MetadataPort``."""
 
-    def __init__(
-        self,
-        *,
-        metadata: MetadataStore,
-        defaults: TopicDefaults,
-        rng: random.Random,
-        new_topic_id: Callable[[], str],
-        producers: ProducerService,
-    ) -> None:
-        self._producers = producers
-        self._metadata = metadata
-        self._watch = ClusterWatch(metadata)
-        self._defaults = defaults
-        self._rng = rng
-        self._new_topic_id = new_topic_id
+    metadata: MetadataStore
+    defaults: TopicDefaults
+    """The defaults of new topics."""
+    rng: random.Random
+    new_topic_id: Callable[[], str]
+    producers: ProducerService
+
+    def __post_init__(self) -> None:
+        self._watch = ClusterWatch(self.metadata)
         self._creating: dict[str, asyncio.Task[Topic]] = {}
 
     @property
     def node_id(self) -> int:
         """This node's broker id."""
-        return self._metadata.node_id
-
-    @property
-    def defaults(self) -> TopicDefaults:
-        """The defaults of new topics."""
-        return self._defaults
+        return self.metadata.node_id
 
     @property
     def image(self) -> Image:
         """The present local image."""
-        return self._metadata.image
+        return self.metadata.image
 
     @property
     def version(self) -> int:
@@ -100,7 +90,7 @@ class AdminService:
     async def image_since(self, version: int, *, timeout_ms: int) -> Image:
         """Wait until the cluster's version is above ``version``, or for ``timeout_ms``; return the present image."""
         await self._watch.wait_for(version, timeout_ms=timeout_ms)
-        return self._metadata.image
+        return self.metadata.image
 
     # -- looking up ------------------------------------------------------------------------------
 
@@ -125,7 +115,7 @@ class AdminService:
         try:
             return await self.topic(name, partition)
         except TopicNotFoundError as error:
-            if not self._defaults.is_auto_create:
+            if not self.defaults.is_auto_create:
                 raise
             if not may_create:
                 raise TopicNotFoundError(
@@ -147,7 +137,7 @@ class AdminService:
 
     async def current_image(self) -> Image:
         """Return an image that is at least as new as this call. Calls that arrive together share one barrier."""
-        return await self._metadata.current_image()
+        return await self.metadata.current_image()
 
     # -- changing --------------------------------------------------------------------------------
 
@@ -163,7 +153,7 @@ class AdminService:
         layout = self._place(topic, image)
         bounds.check_new_replicas(image, layout)
         command = CreateTopic(
-            topic_id=self._new_topic_id(),
+            topic_id=self.new_topic_id(),
             name=topic.name,
             configs=tuple(sorted(topic.configs.items())),
             placement=layout,
@@ -184,7 +174,7 @@ class AdminService:
     def default_factor(self, image: Image) -> int:
         """Return the replicas of a topic for which the client names no number."""
         nodes = max(len(image.voters), len(image.brokers))
-        return self._defaults.replication_factor or min(3, nodes)
+        return self.defaults.replication_factor or min(3, nodes)
 
     async def _enough_brokers(self, image: Image) -> Image:
         """Return the image once it has as many brokers, dead or alive, as the default replication factor.
@@ -200,7 +190,7 @@ class AdminService:
 
         if is_enough(image):
             return image
-        if not await self._metadata.wait_until(is_enough, timeout_ms=BROKERS_WAIT_MS):
+        if not await self.metadata.wait_until(is_enough, timeout_ms=BROKERS_WAIT_MS):
             raise NotReadyError(
                 f"a new topic gets {self.default_factor(image)} replicas, but only "
                 f"{len(self.image.brokers)} nodes have ever started; wait for the others, or create it with "
@@ -214,7 +204,7 @@ class AdminService:
         factor = topic.replication_factor
         if factor is None:
             factor = self.default_factor(image)
-        count = self._defaults.partition_count
+        count = self.defaults.partition_count
         if topic.partition_count is not None:
             count = topic.partition_count
         if not 1 <= count <= bounds.PARTITIONS_PER_REQUEST_MAX:
@@ -222,7 +212,7 @@ class AdminService:
                 f"partitions_count {count}: give a number from 1 to {bounds.PARTITIONS_PER_REQUEST_MAX}, which one "
                 f"request creates at most; further requests add partitions, up to {PARTITIONS_MAX} in all"
             )
-        return placement.place(image, count, factor, self._rng)
+        return placement.place(image, count, factor, self.rng)
 
     async def add_partitions(
         self,
@@ -272,7 +262,7 @@ class AdminService:
                 f"a topic has at most {PARTITIONS_MAX} partitions, not {partition_count}"
             )
         if replicas is None:
-            layout = placement.place_more(image, topic, partition_count, self._rng)
+            layout = placement.place_more(image, topic, partition_count, self.rng)
         else:
             layout = _explicit_growth(topic, partition_count, image, replicas)
         bounds.check_new_replicas(image, layout)
@@ -290,7 +280,7 @@ class AdminService:
     ) -> None:
         """Set topic configs, or reset them to their defaults (None). With ``is_validate_only``, only check them."""
         topic = await self.topic(name)
-        level = self._metadata.image.feature_level
+        level = self.metadata.image.feature_level
         configs.alter(topic.configs, changes.items(), topic.replication_factor, level=level)
         if not is_validate_only:
             command = AlterConfigs(topic_id=topic.topic_id, changes=tuple(sorted(changes.items())))
@@ -323,7 +313,7 @@ class AdminService:
             return
         text = json.dumps(change, sort_keys=True, separators=(",", ":"))
         try:
-            await self._metadata.propose(
+            await self.metadata.propose(
                 NoteAction(action=action, change=text), timeout_ms=min(timeout_ms, LONG_PROPOSE_MS)
             )
         except (NoQuorumError, FateUnknownError) as error:
@@ -334,7 +324,7 @@ class AdminService:
     async def allocate_producer(self, name: str | None) -> ProducerState:
         """Return a new producer id, or the id and next epoch of a name."""
         try:
-            return await self._producers.allocate(name, timeout_ms=LONG_PROPOSE_MS)
+            return await self.producers.allocate(name, timeout_ms=LONG_PROPOSE_MS)
         except LimitReachedError as error:
             raise TooManyProducersError(error.message) from error
         except NoQuorumError as error:
@@ -344,7 +334,7 @@ class AdminService:
 
     async def _propose(self, command: _Change, what: str) -> object:
         try:
-            return await self._metadata.propose(
+            return await self.metadata.propose(
                 command, timeout_ms=LONG_PROPOSE_MS, is_answer_first=True
             )
         except NoQuorumError as error:

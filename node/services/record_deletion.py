@@ -23,7 +23,7 @@ from node.services.in_time import in_time, nothing
 from node.services.in_time import unknown as unknown_error
 from node.services.log_ends import LogEnds, MovedError
 from node.services.messages import DELETE_RECORDS, DeleteRecordsAnswer, DeleteRecordsRequest
-from raft_meta.machine.image import Partition, Topic
+from raft_meta.machine.image import Topic
 
 
 class DeletionService:
@@ -33,7 +33,7 @@ class DeletionService:
         self._node = node
         self._topic_to_read = topic_to_read
         self._ends = LogEnds(node.metadata)
-        self.on_delete_records = peer_handler(DELETE_RECORDS, self._delete_for_peer)
+        self.on_delete_records = peer_handler(DELETE_RECORDS, self._delete_here)
         """Handles a deletion that another node passes to this node, as the partition's leader."""
 
     async def delete_records(
@@ -79,48 +79,6 @@ class DeletionService:
         state = self._node.metadata.image.partition(topic.topic_id, partition)
         if state is None or state.leader is None:
             raise NoLeaderError(f"{topic.name}-{partition} has no leader; nothing was deleted")
-        if state.leader == self._node.metadata.node_id:
-            return await self._delete_here(
-                topic.topic_id, partition, before, state.leader_epoch, timeout_ms
-            )
-        return await self._delete_there(topic, partition, before, state, timeout_ms)
-
-    async def _delete_here(
-        self,
-        topic_id: str,
-        partition: int,
-        before: int | None,
-        leader_epoch: int,
-        timeout_ms: float,
-    ) -> int:
-        runner = await self._node.replicas.leading(
-            topic_id, partition, leader_epoch, timeout_ms=min(timeout_ms, WRITE_LEADER_WAIT_MS)
-        )
-        if runner is None:
-            raise NotLeaderError(
-                f"node {self._node.metadata.node_id} holds no replica of the partition"
-            )
-        leads_since = runner.leader_epoch
-        try:
-            return await runner.delete_records(
-                before, has_lease=self._node.membership.has_lease, timeout_ms=timeout_ms
-            )
-        except OffsetOutOfRangeError:
-            try:
-                await self._ends.confirm(runner, leads_since)
-            except MovedError as moved:
-                raise NotLeaderError(moved.message) from None
-            raise
-
-    async def _delete_there(
-        self,
-        topic: Topic,
-        partition: int,
-        before: int | None,
-        state: Partition,
-        timeout_ms: float,
-    ) -> int:
-        assert state.leader is not None, "the caller knows the leader"
         request = DeleteRecordsRequest(
             topic_id=topic.topic_id,
             partition=partition,
@@ -128,6 +86,8 @@ class DeletionService:
             leader_epoch=state.leader_epoch,
             timeout_ms=int(timeout_ms),
         )
+        if state.leader == self._node.metadata.node_id:
+            return (await self._delete_here(request)).log_start_offset
         try:
             answer = await ask(
                 self._node.peers,
@@ -146,14 +106,30 @@ class DeletionService:
             raise
         return answer.log_start_offset
 
-    async def _delete_for_peer(self, request: DeleteRecordsRequest) -> DeleteRecordsAnswer:
-        start = await self._delete_here(
+    async def _delete_here(self, request: DeleteRecordsRequest) -> DeleteRecordsAnswer:
+        runner = await self._node.replicas.leading(
             request.topic_id,
             request.partition,
-            request.before,
             request.leader_epoch,
-            request.timeout_ms,
+            timeout_ms=min(request.timeout_ms, WRITE_LEADER_WAIT_MS),
         )
+        if runner is None:
+            raise NotLeaderError(
+                f"node {self._node.metadata.node_id} holds no replica of the partition"
+            )
+        leads_since = runner.leader_epoch
+        try:
+            start = await runner.delete_records(
+                request.before,
+                has_lease=self._node.membership.has_lease,
+                timeout_ms=request.timeout_ms,
+            )
+        except OffsetOutOfRangeError:
+            try:
+                await self._ends.confirm(runner, leads_since)
+            except MovedError as moved:
+                raise NotLeaderError(moved.message) from None
+            raise
         return DeleteRecordsAnswer(log_start_offset=start)
 
 

@@ -27,7 +27,7 @@ from milena.model.requests import OpenTransaction, ProduceRequest
 from milena.model.turns import one_turn
 from node.config.budgets import ANSWER_MS, READ_LEADER_WAIT_MS, RETRY_MS
 from node.context import NodeContext
-from node.peers.messages import ask, peer_handler
+from node.peers.messages import CallType, Message, ask, peer_handler
 from node.peers.port import PeerUnreachableError
 from node.replica.append_queue import key_of_before
 from node.replica.runner import PartitionRunner
@@ -64,7 +64,8 @@ CLOCKS_APART_MS = 3_600_000
 """Largest difference between the clocks of two nodes, in ms. The time of a topic's growth comes from one node, and
 another node compares it with its own clock."""
 
-T = TypeVar("T")
+Q = TypeVar("Q", bound=Message)
+A = TypeVar("A", bound=Message)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,23 +107,19 @@ class TransactionLookup:
         Raises:
             NoLeaderError, NoQuorumError: no leader or no majority could be asked.
         """
-
-        async def ask_leader(leader_id: int, leader_epoch: int) -> OpenTransactionAnswer:
-            request = OpenTransactionRequest(
+        return await self._of_leader(
+            (extent.topic_id, extent.partition),
+            OPEN_TRANSACTION,
+            lambda leader_epoch: OpenTransactionRequest(
                 topic_id=extent.topic_id,
                 partition=extent.partition,
                 leader_epoch=leader_epoch,
                 producer_id=identity[0],
                 producer_epoch=identity[1],
                 is_bound=is_bound,
-            )
-            if leader_id == self._node.metadata.node_id:
-                return await self._tell_extent(request)
-            return await ask(
-                self._node.peers, leader_id, OPEN_TRANSACTION, request, timeout_ms=ANSWER_MS
-            )
-
-        return await self._of_leader((extent.topic_id, extent.partition), ask_leader)
+            ),
+            self._tell_extent,
+        )
 
     async def keyed(self, topic: Topic, partition: int, key_hash: bytes) -> KeyOutcome | None:
         """Return the transaction that used a key whose home is this partition; None if no transaction used it.
@@ -194,21 +191,18 @@ class TransactionLookup:
     async def _ask_keyed(
         self, topic: Topic, partition: int, key_hash: bytes
     ) -> KeyedTransactionAnswer:
-        async def ask_leader(leader_id: int, leader_epoch: int) -> KeyedTransactionAnswer:
-            request = KeyedTransactionRequest(
+        return await self._of_leader(
+            (topic.topic_id, partition),
+            KEYED_TRANSACTION,
+            lambda leader_epoch: KeyedTransactionRequest(
                 topic_id=topic.topic_id,
                 partition=partition,
                 leader_epoch=leader_epoch,
                 partition_count=topic.partition_count,
                 key_hash=key_hash,
-            )
-            if leader_id == self._node.metadata.node_id:
-                return await self._tell_keyed(request)
-            return await ask(
-                self._node.peers, leader_id, KEYED_TRANSACTION, request, timeout_ms=ANSWER_MS
-            )
-
-        return await self._of_leader((topic.topic_id, partition), ask_leader)
+            ),
+            self._tell_keyed,
+        )
 
     async def open_transactions(self) -> Sequence[OpenTransaction]:
         """Return the transactions without a committed marker, as reported by all leaders that answer, oldest first."""
@@ -266,9 +260,15 @@ class TransactionLookup:
         return answer.rows
 
     async def _of_leader(
-        self, key: PartitionKey, ask_leader: Callable[[int, int], Awaitable[T]]
-    ) -> T:
+        self,
+        key: PartitionKey,
+        call: CallType[Q, A],
+        request_of: Callable[[int], Q],
+        tell: Callable[[Q], Awaitable[A]],
+    ) -> A:
         """Return the response of the partition's leader, or of the next leader if it changes meanwhile.
+
+        ``request_of``: returns the request to the leader of an epoch. ``tell``: responds if this node leads.
 
         Raises:
             NoLeaderError: no leader answered within ``PATIENCE_MS``.
@@ -281,7 +281,12 @@ class TransactionLookup:
                 failed = NoLeaderError(f"partition {key[1]} of topic {key[0]} has no leader")
             else:
                 try:
-                    return await ask_leader(state.leader, state.leader_epoch)
+                    request = request_of(state.leader_epoch)
+                    if state.leader == self._node.metadata.node_id:
+                        return await tell(request)
+                    return await ask(
+                        self._node.peers, state.leader, call, request, timeout_ms=ANSWER_MS
+                    )
                 except (NotLeaderError, NotReadyError, PeerUnreachableError) as error:
                     failed = error
             if self._node.clock.now_ms() >= deadline:

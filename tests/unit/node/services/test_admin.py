@@ -150,7 +150,7 @@ class TestCreate:
     async def test_without_auto_creation_a_missing_topic_is_not_found(self) -> None:
         async with cluster_of() as cluster:
             admin = cluster.nodes[1].admin
-            object.__setattr__(admin._defaults, "is_auto_create", False)
+            object.__setattr__(admin.defaults, "is_auto_create", False)
             with pytest.raises(TopicNotFoundError):
                 await admin.topic_to_write("t", may_create=True)
 
