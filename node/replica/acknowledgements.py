@@ -11,7 +11,6 @@ The partition's runner reports stored and committed ends. This module knows noth
 """
 
 import asyncio
-from abc import ABC, abstractmethod
 
 from milena.model.clock import Clock
 from milena.model.errors import (
@@ -26,16 +25,27 @@ from node.metrics.counts import NodeCounts
 from node.replica.waiters import OffsetWaiters
 
 
-class _Waiting(ABC):
-    """A writer that waits for an end, an offset up to which the log must be stored or committed."""
+class _Waiting:
+    """A writer that waits for an end, an offset up to which the log must be stored or committed.
 
-    __slots__ = ("_began_ms", "_owner", "_timeout_ms", "_writer")
+    ``outcome``: the receipt of its batch, which is in the log but not yet stored or committed as ``acks`` requires. Or
+    the refusal of its batch, because the log ends elsewhere: that end must be committed first.
+    """
+
+    __slots__ = ("_acks", "_began_ms", "_outcome", "_owner", "_timeout_ms", "_writer")
 
     def __init__(
-        self, owner: "Acknowledgements", writer: Pending[BatchReceipt], timeout_ms: int
+        self,
+        owner: "Acknowledgements",
+        writer: Pending[BatchReceipt],
+        outcome: BatchReceipt | PreconditionFailedError,
+        acks: Acks,
+        timeout_ms: int,
     ) -> None:
         self._owner = owner
         self._writer = writer
+        self._outcome = outcome
+        self._acks = acks
         self._timeout_ms = timeout_ms
         self._began_ms = owner.clock.now_ms()
         writer.add_done_callback(self._on_over)
@@ -48,82 +58,35 @@ class _Waiting(ABC):
     def done(self) -> bool:
         return self._writer.done()
 
-    @abstractmethod
     def set_result(self, _: None) -> None:
         """Complete the writer, because the end was reached."""
+        outcome = self._outcome
+        if isinstance(outcome, BatchReceipt):
+            self._owner.on_acknowledged(self._acks, self._began_ms)
+            self._writer.set_result(outcome)
+        else:
+            self._writer.set_exception(outcome)
 
-    @abstractmethod
     def set_exception(self, error: BaseException) -> None:
         """Fail the writer: this replica can no longer learn whether the end is reached."""
-
-    @abstractmethod
-    def expire(self) -> None:
-        """Fail the writer: its timeout has passed."""
-
-    def _on_over(self, writer: Pending[BatchReceipt]) -> None:
-        self._owner.forget(self, is_given_up=writer.cancelled())
-
-
-class _Acknowledgement(_Waiting):
-    """A writer whose batch is in the log, but not yet stored or committed as its acks require."""
-
-    __slots__ = ("_acks", "_receipt")
-
-    def __init__(
-        self,
-        owner: "Acknowledgements",
-        writer: Pending[BatchReceipt],
-        receipt: BatchReceipt,
-        acks: Acks,
-        timeout_ms: int,
-    ) -> None:
-        super().__init__(owner, writer, timeout_ms)
-        self._receipt = receipt
-        self._acks = acks
-
-    def set_result(self, _: None) -> None:
-        self._owner.on_acknowledged(self._acks, self._began_ms)
-        self._writer.set_result(self._receipt)
-
-    def set_exception(self, error: BaseException) -> None:
+        if isinstance(error, FateUnknownError) and not isinstance(self._outcome, BatchReceipt):
+            # The fate of earlier records is unknown, but this batch was certainly not written.
+            error = NotLeaderError(f"{error}; of this write nothing was written")
         self._writer.set_exception(error)
 
     def expire(self) -> None:
-        self._writer.set_exception(self._owner.on_overdue(self._receipt, self._timeout_ms))
-
-
-class _Refusal(_Waiting):
-    """A writer whose batch was refused because the log ends elsewhere. It waits until that end is committed."""
-
-    __slots__ = ("_refusal",)
-
-    def __init__(
-        self,
-        owner: "Acknowledgements",
-        writer: Pending[BatchReceipt],
-        refusal: PreconditionFailedError,
-        timeout_ms: int,
-    ) -> None:
-        super().__init__(owner, writer, timeout_ms)
-        self._refusal = refusal
-
-    def set_result(self, _: None) -> None:
-        self._writer.set_exception(self._refusal)
-
-    def set_exception(self, error: BaseException) -> None:
-        # The fate of earlier records is unknown, but this batch was certainly not written.
+        """Fail the writer: its timeout has passed."""
+        outcome = self._outcome
         self._writer.set_exception(
-            NotLeaderError(f"{error}; of this write nothing was written")
-            if isinstance(error, FateUnknownError)
-            else error
-        )
-
-    def expire(self) -> None:
-        self._writer.set_exception(
-            NotReadyError(
-                f"{self._refusal.message}, and what is before that end was not committed within {self._timeout_ms} ms"
+            self._owner.on_overdue(outcome, self._timeout_ms)
+            if isinstance(outcome, BatchReceipt)
+            else NotReadyError(
+                f"{outcome.message}, and what is before that end was not committed within {self._timeout_ms} ms"
             )
         )
+
+    def _on_over(self, writer: Pending[BatchReceipt]) -> None:
+        self._owner.forget(self, is_given_up=writer.cancelled())
 
 
 class Acknowledgements:
@@ -171,7 +134,7 @@ class Acknowledgements:
             self.on_acknowledged(acks, self.clock.now_ms())
             writer.set_result(receipt)
             return
-        waiting = _Acknowledgement(self, writer, receipt, acks, timeout_ms)
+        waiting = _Waiting(self, writer, receipt, acks, timeout_ms)
         self._wait(waiting, end, self._waiters(acks))
 
     def refuse(
@@ -193,7 +156,7 @@ class Acknowledgements:
         if reached >= end:
             writer.set_exception(refusal)
             return
-        self._wait(_Refusal(self, writer, refusal, timeout_ms), end, self._committed)
+        self._wait(_Waiting(self, writer, refusal, Acks.ALL, timeout_ms), end, self._committed)
 
     def _wait(self, waiting: _Waiting, end: int, waiters: OffsetWaiters) -> None:
         self._writers[waiting] = None
