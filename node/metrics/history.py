@@ -12,7 +12,7 @@ import heapq
 import math
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from itertools import pairwise
 from operator import add
@@ -159,17 +159,11 @@ class History:
     def of_topic(self, topic_id: str) -> ToldHistory:
         """Return this node's part of a topic's history."""
         told = self._told(self._subject((_TOPIC, topic_id), TRAFFIC))
-        busiest = [row for row in told.busiest if row[0][0] == topic_id]
-        return ToldHistory(
-            end_slot=told.end_slot, series=told.series, busiest=busiest, left_out=told.left_out
-        )
+        return replace(told, busiest=[row for row in told.busiest if row[0][0] == topic_id])
 
     def of_group(self, group: str) -> ToldHistory:
         """Return the history of a group's lag in the partitions that this node leads."""
-        told = self._told(self._subject((_GROUP, group), GROUP))
-        return ToldHistory(
-            end_slot=told.end_slot, series=told.series, busiest=(), left_out=told.left_out
-        )
+        return replace(self._told(self._subject((_GROUP, group), GROUP)), busiest=())
 
     @property
     def _end(self) -> int:

@@ -706,11 +706,6 @@ class PartitionRunner:
             lambda: self.log.read_span(offset, max_bytes=max_bytes, end_offset=end_offset), offset
         )
 
-    async def offset_for_timestamp(self, timestamp_ms: int, *, is_uncommitted: bool) -> int | None:
-        """Return the offset of the first record that is not older than ``timestamp_ms``; None if there is none."""
-        found = await self.record_at_time(timestamp_ms, is_uncommitted=is_uncommitted)
-        return None if found is None else found[0]
-
     async def record_at_time(
         self, timestamp_ms: int, *, is_uncommitted: bool
     ) -> tuple[int, int] | None:

@@ -369,15 +369,9 @@ def _traffic_of(
     found: dict[PartitionKey, PartitionTraffic] = {}
     for _, answer in answers:
         for row in answer.busiest:
-            key, traffic = (
-                (row.topic_id, row.partition),
-                PartitionTraffic(
-                    records_in=row.records_in_per_second,
-                    bytes_in=row.bytes_in_per_second,
-                    bytes_out=row.bytes_out_per_second,
-                    records_out=row.records_out_per_second,
-                ),
-            )
+            topic_id, partition, *rates = msgspec.structs.astuple(row)
+            traffic = PartitionTraffic(*rates)
+            key = (topic_id, partition)
             found[key] = found[key].plus(traffic) if key in found else traffic
     return found
 

@@ -540,12 +540,12 @@ class ReadService:
         -N is returned unchanged: it counts records from the end.
         """
         if request.timestamp_ms is not None:
-            found = await runner.offset_for_timestamp(
+            found = await runner.record_at_time(
                 request.timestamp_ms, is_uncommitted=request.is_uncommitted
             )
             end = runner.readable_end(is_uncommitted=request.is_uncommitted)
-            if found is not None and found < end:
-                return found, False
+            if found is not None and found[0] < end:
+                return found[0], False
             return self._end_of(runner, request), True
         offset = request.offset
         if isinstance(offset, int):

@@ -266,10 +266,6 @@ class TransactionalIds:
             await self.enlist(name, client, [key])
         return _transaction_in(self._metadata.image, name, client, key)
 
-    def is_of_kafka(self, producer_id: int) -> bool:
-        """Return whether an id belongs to a transactional id, so that only transactions may use it."""
-        return producer_id in self._metadata.image.transactional_names
-
     # -- end -------------------------------------------------------------------------------------
 
     async def end(
