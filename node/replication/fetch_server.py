@@ -131,10 +131,7 @@ class FetchServer:
             answer: Pending[Reply] = Pending()
             session.arrive(partial(self._go_on, session, answer, wait_ms, max_bytes))
             return answer
-        found = self._collect(session, max_bytes)
-        if found.cold:
-            return self._answer_with_cold(session, found, 0, max_bytes)
-        return _reply(session, found)
+        return self._answer(session, max_bytes)
 
     def _go_on(
         self, session: FollowerSession, answer: Pending[Reply], wait_ms: int, max_bytes: int

@@ -327,10 +327,8 @@ class FollowerSession:
     def close(self) -> None:
         """Complete the parked fetch, stop the timers, and forget all partitions."""
         self.wake()
-        for timer in (self._delayed, self._expiry):
+        for timer in (self._delayed, self._expiry, self._resume):
             if timer is not None:
                 timer.cancel()
-        if self._resume is not None:
-            self._resume.cancel()
         for index in list(self.followed):
             self.forget(index)
