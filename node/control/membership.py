@@ -197,9 +197,8 @@ class Membership:
 
     # -- heartbeats ------------------------------------------------------------------------------
 
-    def beat_soon(self, image: Image | None = None) -> None:
+    def beat_soon(self) -> None:
         """Send a heartbeat soon: the controller changed, or it waits for an index that the image has reached."""
-        del image
         self._heartbeats.soon()
 
     def on_image(self, image: Image) -> None:
