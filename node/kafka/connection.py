@@ -1,5 +1,7 @@
 """One client's connection: frames in, responses out, in the order of the requests.
 
+Turns. The event loop does its other work between requests, however many of them came in one piece.
+
 Order. A request starts when all before it are answered. Only Produce requests are pipelined: each one starts when the
 one before it has been appended, and does not wait for the acknowledgement. Responses leave in the order of requests.
 
@@ -11,7 +13,8 @@ not expect; it is reported (``contained``).
 
 Strangers. While the cluster asks for credentials and the client has sent no good ones, only the APIs that authenticate
 it are served. Its frames are short, come one at a time, have a bound of their own over all strangers, and must lead to
-good credentials within ``KafkaPatience.handshake_s``.
+good credentials within ``KafkaPatience.handshake_s``. In each turn of the event loop, one request of all strangers
+starts, so clients that are let in do not wait for a thousand strangers.
 """
 
 import asyncio
@@ -36,6 +39,7 @@ from milena.model.errors import (
     UnauthenticatedError,
 )
 from milena.model.quotas import QuotaKey
+from milena.model.turns import one_turn
 from node.kafka.apis.api import (
     Api,
     Body,
@@ -65,6 +69,9 @@ logger = logging.getLogger(__name__)
 
 IN_WORK_MAX = 32
 """Requests of a connection that have no response yet. Above this, the connection stops reading."""
+PIPELINED_PER_TURN = 16
+"""Pipelined requests that start in one turn of the event loop. All others have a turn for each: they are slower, and
+clients seldom send one before they have the response to the last."""
 STRANGER_FRAME_BYTES_MAX = 64 << 10
 """The largest frame of a client that has to authenticate first."""
 HANDSHAKE_MS_MAX = 10_000
@@ -101,6 +108,8 @@ class ListenerContext:
     budget: FrameBudget
     strangers_budget: FrameBudget
     """Bounds the bytes of clients that have to authenticate first."""
+    strangers_turn: asyncio.Lock
+    """Held for one turn of the event loop by each request of such a client, before it starts."""
     connections: Connections
     unsent: UnsentAnswers
     contained: ContainedErrors
@@ -142,7 +151,7 @@ class KafkaConnection(asyncio.Protocol):
         self._is_let_in = False
         """Whether the client's last request was served, or its next one would be."""
         self._budget = context.strangers_budget
-        self._splitter = FrameSplitter(STRANGER_FRAME_BYTES_MAX)
+        self._splitter = FrameSplitter(STRANGER_FRAME_BYTES_MAX, IN_WORK_MAX)
         self._waiting: deque[bytes] = deque()
         self._unanswered: deque[_Unanswered] = deque()
         self._task: asyncio.Task[None] | None = None
@@ -181,6 +190,7 @@ class KafkaConnection(asyncio.Protocol):
         if not self._is_let_in:
             self._is_let_in = True
             self._splitter.bytes_max = self._context.frame_bytes_max
+            self._splitter.frames_max = None
             count = self._budget.leave(self)
             self._budget = self._context.budget
             self._budget.take(self, count)
@@ -333,14 +343,24 @@ class KafkaConnection(asyncio.Protocol):
 
     async def _serve(self) -> None:
         """Start the requests that have arrived, one after the other; end when there are no more."""
+        in_turn = 0
         try:
             while self._waiting:
                 await self._may_write.wait()
                 self._is_starting = True
+                if not self._is_let_in:
+                    async with self._context.strangers_turn:
+                        await one_turn()
                 work = self._authenticate if self._identity.is_raw else self._start
-                await work(self._waiting.popleft())
+                is_pipelined = await work(self._waiting.popleft())
                 self._is_starting = False
                 self._flow()
+                in_turn = in_turn + 1 if is_pipelined else PIPELINED_PER_TURN
+                if self._waiting and in_turn >= PIPELINED_PER_TURN:
+                    # One read may bring thousands of small requests that never wait for anything. Without a turn for
+                    # other work, other clients and the other nodes would wait for all of them.
+                    in_turn = 0
+                    await one_turn()
         except MalformedFrameError as error:
             self._refuse(error)
         except CloseConnectionError as error:
@@ -364,8 +384,12 @@ class KafkaConnection(asyncio.Protocol):
         self._budget.rest()
         self._since_s = self._loop.time()
 
-    async def _start(self, frame: bytes) -> None:
-        """Start a request; unless it is pipelined, wait for the responses before it, and for its own."""
+    async def _start(self, frame: bytes) -> bool:
+        """Start a request; unless it is pipelined, wait for the responses before it, and for its own.
+
+        Returns:
+            Whether it is pipelined.
+        """
         head = head_of(frame)
         api = self._context.apis.get(head.key)
         if api is None:
@@ -404,6 +428,7 @@ class KafkaConnection(asyncio.Protocol):
             self._flush()
         else:
             answer.add_done_callback(lambda _: self._flush())
+        return api.is_pipelined
 
     async def _take_turn(self, call: KafkaCall, frame_bytes: int) -> None:
         """Charge the request to its caller's quotas, after the wait that they ask for.
@@ -483,8 +508,8 @@ class KafkaConnection(asyncio.Protocol):
             text = "kafka client refused api=%s count=%d remote=%s reason=%s"
             logger.info(text, api.name, count, self._host, error.message)
 
-    async def _authenticate(self, message: bytes) -> None:
-        """Take a message of SASL without a header, and send the response without one."""
+    async def _authenticate(self, message: bytes) -> bool:
+        """Take a message of SASL without a header, and send the response without one; return False."""
         await self._settle()
         await self._may_write.wait()
         answer = await raw_step(self._context.services, self._identity, message)
@@ -492,6 +517,7 @@ class KafkaConnection(asyncio.Protocol):
         self._expect()
         if self._transport is not None and not self._transport.is_closing():
             self._transport.writelines([len(answer).to_bytes(SIZE_BYTES, "big"), answer])
+        return False
 
     async def _handled(self, api: Api, call: KafkaCall) -> Body | Started | None:
         try:

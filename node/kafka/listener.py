@@ -85,6 +85,7 @@ class KafkaListener:
             frame_bytes_max=min(FRAME_BYTES_MAX, limits.request_bytes_max),
             budget=FrameBudget(shared),
             strangers_budget=FrameBudget(shared, at_most=shared.bytes_max // STRANGERS),
+            strangers_turn=asyncio.Lock(),
             connections=Connections(connections_max),
             unsent=UnsentAnswers(
                 bytes_max=limits.unsent_bytes_max, wait_ms_max=limits.unsent_wait_ms_max

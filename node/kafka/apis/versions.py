@@ -5,6 +5,7 @@ which the client chooses again. Source: KIP-35, KIP-511, KIP-584 (features).
 """
 
 from collections.abc import Iterable
+from functools import cache
 
 from http_api.protocol.kafka_codes import KafkaCode
 from node.kafka.apis.api import Api, Body, KafkaCall, KafkaServices, serves
@@ -24,20 +25,16 @@ def api_versions(others: Iterable[Api]) -> Api:
     """Return the API that advertises these APIs, and itself."""
     served = list(others)
 
-    @serves(KEY, "ApiVersions", versions=(0, LAST), access=PUBLIC)
-    async def listed(services: KafkaServices, call: KafkaCall) -> Body:
-        del services
-        is_known = 0 <= call.version <= LAST
-        if is_known:
-            call.message()
-        code = KafkaCode.NONE if is_known else KafkaCode.UNSUPPORTED_VERSION
+    @cache
+    def encoded(code: KafkaCode, version: int) -> bytes:
+        # Made once: a client that has not authenticated may ask again and again, and this takes half a millisecond.
         rows = [
             {"api_key": api.key, "min_version": api.first, "max_version": api.last}
             for api in sorted([*served, listed], key=lambda api: api.key)
         ]
-        least = 0 if call.version >= ABSENT_LEVEL_FROM else 1
+        least = 0 if version >= ABSENT_LEVEL_FROM else 1
         fields = {
-            "error_code": call.note(code),
+            "error_code": code,
             "api_keys": rows,
             "supported_features": [
                 {"name": name, "min_version": least, "max_version": level}
@@ -49,6 +46,16 @@ def api_versions(others: Iterable[Api]) -> Api:
                 for name, level in FEATURES.items()
             ],
         }
-        return [cold.encode(KEY, call.version if is_known else 0, fields)]
+        return cold.encode(KEY, version, fields)
+
+    @serves(KEY, "ApiVersions", versions=(0, LAST), access=PUBLIC)
+    async def listed(services: KafkaServices, call: KafkaCall) -> Body:
+        del services
+        if not 0 <= call.version <= LAST:
+            code = KafkaCode.UNSUPPORTED_VERSION
+            call.note(code)
+            return [encoded(code, 0)]
+        call.message()
+        return [encoded(KafkaCode.NONE, call.version)]
 
     return listed

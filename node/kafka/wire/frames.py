@@ -62,9 +62,14 @@ def framed(correlation_id: int, body: list[Buffer], *, is_flexible: bool) -> lis
 class FrameSplitter:
     """Splits a stream into frames. It holds what has arrived of an unfinished frame, and never more."""
 
-    def __init__(self, bytes_max: int) -> None:
-        """Start without bytes. ``bytes_max``: the largest frame that is accepted. It may change between two frames."""
+    def __init__(self, bytes_max: int, frames_max: int | None = None) -> None:
+        """Start without bytes.
+
+        ``bytes_max``: the largest frame that is accepted. ``frames_max``: the most frames that may arrive at once;
+        None: any number. Both may change between two frames.
+        """
         self.bytes_max = bytes_max
+        self.frames_max = frames_max
         self.bytes_min = FRAME_BYTES_MIN
         """The smallest frame that is accepted. A frame that is no request, but a bare SASL message, may be empty."""
         self._pieces: list[bytes] = []
@@ -77,7 +82,8 @@ class FrameSplitter:
         """Take bytes that arrived; return the frames that they complete, without their sizes.
 
         Raises:
-            MalformedFrameError: a size that no request has. Nothing more can be read from the stream.
+            MalformedFrameError: a size that no request has, or too many frames. Nothing more can be read from the
+                stream.
         """
         frames: list[bytes] = []
         at, end = 0, len(data)
@@ -104,6 +110,10 @@ class FrameSplitter:
                 return frames
             frames.append(data[at + SIZE_BYTES : at + SIZE_BYTES + size])
             at += SIZE_BYTES + size
+            if self.frames_max is not None and len(frames) > self.frames_max:
+                raise MalformedFrameError(
+                    f"more than {self.frames_max} requests at once, of a client that has not authenticated"
+                )
         return frames
 
     def _hold(self, data: bytes) -> None:

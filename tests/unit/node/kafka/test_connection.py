@@ -4,12 +4,14 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable
+from itertools import pairwise
 
 import pytest
 
 from http_api.ports.node import ApiLimits
 from http_api.serving.in_flight import InFlight, RequestBytes
 from milena.model.errors import NotLeaderError, TooManyRequestsError
+from milena.model.turns import one_turn
 from node.kafka.apis.api import (
     Api,
     Body,
@@ -18,7 +20,7 @@ from node.kafka.apis.api import (
     KafkaServices,
     Started,
 )
-from node.kafka.connection import IN_WORK_MAX
+from node.kafka.connection import IN_WORK_MAX, PIPELINED_PER_TURN
 from node.kafka.rights import KNOWN
 from node.kafka.wire.primitives import MalformedFrameError
 from tests.support.clusters.kafka_clients import (
@@ -196,6 +198,28 @@ async def test_any_other_request_waits_for_the_responses_before_it(
     desk.may_end[b"c"].set()
     await settle()
     assert names(client) == [b"c", b"d", b"e"]
+
+
+@pytest.mark.parametrize(("key", "most"), [(PIPELINED, PIPELINED_PER_TURN), (ORDINARY, 1)])
+def test_other_work_runs_between_the_requests_that_came_in_one_piece(key: int, most: int) -> None:
+    @at_desk
+    async def run(desk: Desk, client: KafkaClient, cluster: Cluster) -> None:
+        turns: list[int] = []
+
+        async def work_beside() -> None:
+            while True:
+                turns.append(len(desk.started))
+                await one_turn()
+
+        beside = asyncio.create_task(work_beside())
+        client.send(b"".join(request_frame(key, 0, b"%d" % number) for number in range(100)))
+        await client.connection.idle()
+        beside.cancel()
+        assert len(desk.started) == 100
+        steps = [later - sooner for sooner, later in pairwise(turns)]
+        assert max(steps) <= most, "requests ran behind each other without a turn of other work"
+
+    run()
 
 
 @at_desk

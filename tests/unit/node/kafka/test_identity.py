@@ -1,13 +1,15 @@
 """The identity of a connection: it ends with its user, its token, its session, and when the cluster is closed."""
 
 import asyncio
+from itertools import pairwise
 
 import pytest
 
 from http_api.serving.in_flight import RequestBytes
 from milena.model.access import AccessMode
 from milena.model.secret import Secret
-from node.kafka.connection import KafkaPatience
+from milena.model.turns import one_turn
+from node.kafka.connection import IN_WORK_MAX, KafkaPatience
 from tests.support.clusters.kafka_clients import (
     ADMIN,
     KafkaClient,
@@ -16,6 +18,7 @@ from tests.support.clusters.kafka_clients import (
     close_cluster,
     listener_of,
     plain,
+    request_frame,
     sign_in,
     sign_in_by_scram,
     token_of,
@@ -255,3 +258,44 @@ async def test_a_strangers_requests_come_one_at_a_time() -> None:
         assert client.transport.is_paused
         await client.connection.idle()
         assert len(client.answers()) == 1
+
+
+@virtual
+async def test_requests_of_strangers_start_in_turns_and_other_clients_do_not_wait_for_them() -> (
+    None
+):
+    async with cluster_of(Cluster(node_ids=(1,))) as cluster:
+        node = cluster.nodes[1]
+        await close_cluster(node)
+        listener = listener_of(node)
+        friend = KafkaClient(listener.connection())
+        assert (await sign_in(friend, plain(*ADMIN))).error_code == 0
+        strangers = [KafkaClient(listener.connection()) for _ in range(50)]
+        for stranger in strangers:
+            stranger.ask(18, 0, b"")
+        friend.ask(60, 0, DESCRIBE_CLUSTER)
+        served, before_friend = [0], -1
+        while served[-1] < len(strangers):
+            await one_turn()
+            served.append(sum(bool(one.transport.sent) for one in strangers))
+            if before_friend < 0 and friend.transport.sent:
+                before_friend = served[-1]
+        assert max(later - sooner for sooner, later in pairwise(served)) == 1
+        assert 0 <= before_friend < 10
+
+
+@virtual
+async def test_a_stranger_that_sends_many_requests_at_once_is_closed() -> None:
+    async with cluster_of(Cluster(node_ids=(1,))) as cluster:
+        node = cluster.nodes[1]
+        await close_cluster(node)
+        for count, is_closed in ((IN_WORK_MAX, False), (IN_WORK_MAX + 1, True)):
+            stranger = client_of(node)
+            stranger.send(request_frame(18, 0, b"") * count)
+            await stranger.connection.idle()
+            assert stranger.transport.is_aborted is is_closed
+            assert len(stranger.answers()) == (0 if is_closed else count)
+        friend = await signed_in(node, plain(*ADMIN))
+        friend.send(request_frame(18, 0, b"") * (IN_WORK_MAX + 1))
+        await friend.connection.idle()
+        assert len(friend.answers()) == IN_WORK_MAX + 1

@@ -44,6 +44,18 @@ def test_a_size_that_no_request_has_is_malformed(size: int, cut: int) -> None:
         splitter.feed(head[:cut]) or splitter.feed(head[cut:])
 
 
+def test_more_frames_at_once_than_the_bound_are_malformed() -> None:
+    frame = request_frame(18, 0, b"")
+    splitter = FrameSplitter(1_000, 3)
+    for _ in range(2):
+        assert len(splitter.feed(frame * 3 + frame[:5])) == 3
+        assert len(splitter.feed(frame[5:])) == 1
+    with pytest.raises(MalformedFrameError, match="more than 3 requests at once"):
+        splitter.feed(frame * 4)
+    splitter.frames_max = None
+    assert len(splitter.feed(frame * 100)) == 100
+
+
 def test_http_is_no_frame() -> None:
     with pytest.raises(MalformedFrameError):
         FrameSplitter(32 << 20).feed(b"GET / HTTP/1.1\r\n\r\n")
