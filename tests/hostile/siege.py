@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from loadtest.cluster.local_cluster import LocalCluster
 from tests.hostile.attacks import Attack, Outcomes, Scale, prepare
-from tests.hostile.victim import TOPIC, DecentClient, Footprint, Tally, footprint, request
+from tests.hostile.victim import TOPIC, DecentClient, Footprint, SignIn, Tally, footprint
 
 RSS_GROWTH_MAX = 640 << 20
 """While an attack runs: the bodies that may be under way (512 MiB), and what is made of a few of them."""
@@ -42,17 +42,19 @@ async def besiege(
     attacks: Sequence[Attack],
     scale: Scale,
     report: Callable[[object], None] = lambda _: None,
+    *,
+    authorization: str = "",
+    sign_in: SignIn | None = None,
 ) -> list[Assault]:
-    """Run them all, then judge.
+    """Run them all, then judge. ``authorization`` and ``sign_in``: those of the decent client on a closed cluster.
 
     Raises:
         AssertionError: the node lost something, kept something, or kept others waiting.
     """
     prepare()
-    node = cluster.nodes[0]
-    await _create(cluster, TOPIC)
-    await _create(cluster, "large")
-    client = DecentClient(cluster, node)
+    client = DecentClient(cluster, cluster.nodes[0], authorization=authorization, sign_in=sign_in)
+    await _create(cluster, client, TOPIC)
+    await _create(cluster, client, "large")
     quiet = await _calm(client)
     report(f"{'before any attack':24}        decent client: {quiet}")
     before = footprint(cluster.nodes)
@@ -65,15 +67,13 @@ async def besiege(
     return assaults
 
 
-async def _create(cluster: LocalCluster, topic: str) -> None:
+async def _create(cluster: LocalCluster, client: DecentClient, topic: str) -> None:
     body = {
         "topic_name": topic,
         "partitions_count": 1,
         "replication_factor": len(cluster.nodes),
     }
-    status, content = await request(
-        cluster.nodes[0], "POST", "/admin/topics", json.dumps(body).encode()
-    )
+    status, content = await client.request("POST", "/admin/topics", json.dumps(body).encode())
     assert status in (200, 201), content
 
 
@@ -145,6 +145,9 @@ async def _judge(
     for assault in assaults:
         growth = assault.rss_peak - assault.rss_before
         assert growth < RSS_GROWTH_MAX, f"memory grew by {growth >> 20} MB: {assault}"
+        assert not assault.tally.not_signed_in, (
+            f"a decent client was not let in: {assault.tally.not_signed_in}"
+        )
         assert assault.tally.acknowledged, f"no write came through: {assault}"
         assert assault.tally.slowest < scale.latency_s_max, f"others waited: {assault}"
 

@@ -5,6 +5,14 @@ import asyncio
 import pytest
 
 from tests.hostile.attacks import ATTACKS, Scale
+from tests.hostile.scram_attacks import (
+    CHANGES,
+    ROWS,
+    SCRAM_ATTACKS,
+    authorization,
+    closed_cluster,
+    sign_in,
+)
 from tests.hostile.siege import besiege
 from tests.support.clusters.live_cluster import running_cluster
 
@@ -59,3 +67,38 @@ def test_a_node_stands_every_attack(tmp_path, capsys):
     assert by_name["deep-json"]["400"]
     assert set(by_name["hostile-readers"]) <= {"200", "waiting", "open", "closed"}
     assert by_name["hostile-readers"]["200"] > by_name["hostile-readers"]["waiting"]
+
+
+REFUSED, ILLEGAL_STATE = "58", "34"
+"""Codes of the responses to messages of SASL: no good credentials, and no exchange under way."""
+UNSUPPORTED_MECHANISM, UNACCEPTABLE = "33", "93"
+
+
+def test_a_closed_node_stands_attacks_on_scram(tmp_path, capsys):
+    with closed_cluster(tmp_path, 1) as cluster:
+        assaults = asyncio.run(
+            besiege(
+                cluster,
+                SCRAM_ATTACKS,
+                SHORT,
+                print,
+                authorization=authorization(),
+                sign_in=sign_in,
+            )
+        )
+    by_name = {assault.name: assault.outcomes for assault in assaults}
+    gone = {"closed", "reset"}
+    for name in ("malformed-scram", "random-scram", "wrong-proofs"):
+        assert set(by_name[name]) <= {REFUSED, *gone}, by_name[name]
+    for name in ("disordered-scram", "replayed-scram"):
+        assert set(by_name[name]) <= {REFUSED, ILLEGAL_STATE, *gone}, by_name[name]
+        assert by_name[name][REFUSED], by_name[name]
+    assert by_name["immense-credentials"] == {
+        UNACCEPTABLE: len(CHANGES) - 4 + ROWS,
+        UNSUPPORTED_MECHANISM: 4,
+    }
+    for name in ("first-messages", "unread-responses"):
+        assert set(by_name[name]) <= {"waiting", *gone}, by_name[name]
+    # The node stopped looking at the proofs of one address.
+    assert by_name["wrong-proofs"]["closed"]
+    assert all(assault.tally.signed_in for assault in assaults)

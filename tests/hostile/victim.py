@@ -8,7 +8,7 @@ import asyncio
 import json
 import threading
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,12 +35,19 @@ def descriptor_count(pid: int) -> int:
 
 
 async def request(
-    node: LocalNode, method: str, path: str, body: bytes = b"", timeout_s: float = ANSWER_S
+    node: LocalNode,
+    method: str,
+    path: str,
+    body: bytes = b"",
+    timeout_s: float = ANSWER_S,
+    *,
+    authorization: str = "",
 ) -> tuple[int, bytes]:
     """One request over a connection of its own: status and body."""
     where = urlsplit(node.url)
+    credentials = f"Authorization: {authorization}\r\n" if authorization else ""
     head = (
-        f"{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+        f"{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{credentials}"
         f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
     )
     async with asyncio.timeout(timeout_s):
@@ -62,6 +69,10 @@ class Tally:
     latencies: list[float] = field(default_factory=list)
     refused: dict[int, int] = field(default_factory=dict)
     broken: int = 0
+    signed_in: int = 0
+    not_signed_in: list[str] = field(default_factory=list)
+    """What came of sign-ins that did not succeed."""
+    slowest_sign_in: float = 0.0
 
     @property
     def slowest(self) -> float:
@@ -73,19 +84,37 @@ class Tally:
         middle, high = ordered[len(ordered) // 2], ordered[len(ordered) * 99 // 100]
         return (
             f"{len(self.acknowledged)} writes, p50 {middle * 1000:.1f} ms, p99 {high * 1000:.0f} ms, "
-            f"slowest {self.slowest:.2f} s, refused {self.refused or 0}, broken {self.broken}"
+            f"slowest {self.slowest:.2f} s, refused {self.refused or 0}, broken {self.broken}, "
+            f"{self.signed_in} sign-ins, slowest {self.slowest_sign_in:.2f} s"
         )
 
 
-class DecentClient:
-    """Writes while others misbehave."""
+SignIn = Callable[[LocalNode], Awaitable[None]]
+"""Signs in to a node. Raises ``AssertionError`` or an error of the connection if it is not let in."""
 
-    def __init__(self, cluster: LocalCluster, node: LocalNode) -> None:
+
+class DecentClient:
+    """Writes while others misbehave, and signs in to the Kafka interface where there is one to sign in to."""
+
+    def __init__(
+        self,
+        cluster: LocalCluster,
+        node: LocalNode,
+        *,
+        authorization: str = "",
+        sign_in: SignIn | None = None,
+    ) -> None:
         self._cluster = cluster
         self._node = node
+        self._authorization = authorization
+        self._sign_in = sign_in
         self._count = 0
         self.written: list[str] = []
         self.uncertain: set[str] = set()
+
+    async def request(self, method: str, path: str, body: bytes = b"") -> tuple[int, bytes]:
+        """One request with the client's credentials."""
+        return await request(self._node, method, path, body, authorization=self._authorization)
 
     @asynccontextmanager
     async def writing(self) -> AsyncIterator[Tally]:
@@ -104,13 +133,26 @@ class DecentClient:
         while not stop.is_set():
             self._count += 1
             await self._write(f"value-{self._count}", tally)
+            if self._sign_in is not None:
+                await self._try_to_sign_in(self._sign_in, tally)
             await asyncio.sleep(PAUSE_S)
+
+    async def _try_to_sign_in(self, sign_in: SignIn, tally: Tally) -> None:
+        began = time.perf_counter()
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                await sign_in(self._node)
+        except (AssertionError, OSError, EOFError) as error:  # of which TimeoutError is one
+            tally.not_signed_in.append(repr(error))
+        else:
+            tally.signed_in += 1
+        tally.slowest_sign_in = max(tally.slowest_sign_in, time.perf_counter() - began)
 
     async def _write(self, value: str, tally: Tally) -> None:
         body = json.dumps({"records": [{"value": value}]}).encode()
         began = time.perf_counter()
         try:
-            status, _ = await request(self._node, "POST", f"/topics/{TOPIC}", body)
+            status, _ = await self.request("POST", f"/topics/{TOPIC}", body)
         except (OSError, TimeoutError, IndexError, ValueError):
             tally.broken += 1
             self.uncertain.add(value)
@@ -127,7 +169,7 @@ class DecentClient:
         found: list[str] = []
         while True:
             path = f"/topics/{TOPIC}/partitions/0/records?offset={len(found)}&max_bytes=1000000"
-            status, content = await request(self._node, "GET", path)
+            status, content = await self.request("GET", path)
             assert status == 200, content[:300]
             records = json.loads(content)
             if not records:
