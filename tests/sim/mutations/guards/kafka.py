@@ -154,6 +154,14 @@ KAFKA: tuple[Mutation, ...] = (
         by=MACHINE_TESTS,
     ),
     Mutation(
+        name="kafka-end-led",
+        guard="the commit of a Kafka client counts only while those lead who said how far its transaction has come",
+        module=SERVICE,
+        old="            leader_epochs=tuple(leader_epochs),\n",
+        new="",
+        by=SERVICE_TESTS,
+    ),
+    Mutation(
         name="kafka-overdue",
         guard="a transaction whose client is gone is aborted when its time is over",
         module="node.control.controller",

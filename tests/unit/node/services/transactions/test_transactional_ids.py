@@ -241,6 +241,35 @@ async def test_a_former_leader_without_the_records_does_not_hide_them() -> None:
 
 
 @virtual
+async def test_a_leader_that_changed_after_its_answer_is_asked_again() -> None:
+    """The answer of the former leader lacks what its successor has acknowledged since then."""
+    async with writers() as (cluster, tx):
+        await tx.enlist("t")
+        await tx.write("a")
+        lookup: TransactionLookup = tx.at(1)._lookup
+        ask = lookup.extent
+        found: list[int] = []
+
+        async def extent(
+            extent: TransactionExtent, identity: Identity, *, is_bound: bool
+        ) -> OpenTransactionAnswer:
+            answer = await ask(extent, identity, is_bound=is_bound)
+            found.append(answer.end_offset)
+            if len(found) == 1:
+                cluster.isolate(2)
+                await cluster.until(lambda: cluster.leader_of("t") in (1, 3))
+                await tx.write("b")
+                cluster.heal()
+            return answer
+
+        lookup.extent = extent  # type: ignore[method-assign]
+        assert await tx.end() == tx.client
+        assert found == [1, 2]
+        await settled(cluster)
+        assert await read(cluster, 1, "t") == ["a", "b"]
+
+
+@virtual
 async def test_a_node_that_dies_amid_an_end_is_replaced_by_any_other() -> None:
     async with writers() as (cluster, tx):
         await tx.enlist("t")
