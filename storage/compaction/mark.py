@@ -9,11 +9,11 @@ from typing import NamedTuple
 
 from milena.model.errors import CorruptLogError, DiskFullError
 from storage.replica.folder import COMPACTION_NAME, ReplicaFiles
-from storage.state.producer_state import WriterState, decode_snapshot, encode_snapshot
-from storage.state.sealed import columns, seal, unseal
+from storage.state.producer_state import WriterState
+from storage.state.sealed import seal, unseal
+from storage.state.writer_snapshot import decode_snapshot, encode_snapshot
 
 _MAGIC = b"MCM1"
-_NO_HORIZON = -1
 
 
 class CompactionMark(NamedTuple):
@@ -31,17 +31,11 @@ def read_mark(replica: ReplicaFiles) -> tuple[CompactionMark, WriterState]:
     writers = WriterState()
     try:
         content = replica.files.read_bytes(replica.path(COMPACTION_NAME))
-        clean_end, horizon_ms, snapshot = columns(unseal(_MAGIC, content), 3)
-        if not (
-            isinstance(clean_end, int)
-            and isinstance(horizon_ms, int)
-            and isinstance(snapshot, bytes)
-        ):
-            raise CorruptLogError("the compaction mark is not one")
+        mark, snapshot = unseal(_MAGIC, content, tuple[CompactionMark, bytes])
         writers.install(decode_snapshot(snapshot))
     except (FileNotFoundError, CorruptLogError):
         return NOTHING_COMPACTED, WriterState()
-    return CompactionMark(clean_end, None if horizon_ms == _NO_HORIZON else horizon_ms), writers
+    return mark, writers
 
 
 def write_mark(replica: ReplicaFiles, mark: CompactionMark, writers: WriterState) -> None:
@@ -50,11 +44,10 @@ def write_mark(replica: ReplicaFiles, mark: CompactionMark, writers: WriterState
     Raises:
         DiskFailedError: stop the process.
     """
-    horizon_ms = _NO_HORIZON if mark.horizon_ms is None else mark.horizon_ms
     snapshot = encode_snapshot(writers.freeze(mark.clean_end))
     try:
         replica.files.write_atomically(
-            replica.path(COMPACTION_NAME), seal(_MAGIC, [mark.clean_end, horizon_ms, snapshot])
+            replica.path(COMPACTION_NAME), seal(_MAGIC, (mark, snapshot))
         )
     except DiskFullError:
         remove_mark(replica)

@@ -10,7 +10,7 @@ A cut that changes several files is first announced in the meta file. If the pro
 the cut. Steps that need only the folder are in ``storage.replica.folder`` and ``truncation``.
 """
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from milena.disk.files import Buffer
 from milena.model.batch.header import BatchHeader
@@ -25,8 +25,9 @@ from storage.replica.folder import ReplicaFiles, write_snapshot, write_truncated
 from storage.replica.meta import Change, ChangeKind
 from storage.segments.scrub import Damage
 from storage.segments.segment import SNAPSHOT_SUFFIX, Segment, offset_name
-from storage.state.producer_state import WriterState, decode_snapshot, encode_snapshot
+from storage.state.producer_state import WriterState
 from storage.state.transactions import Transactions
+from storage.state.writer_snapshot import decode_snapshot, encode_snapshot
 
 
 class Cutting:

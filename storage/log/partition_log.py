@@ -56,8 +56,9 @@ from storage.segments.segment import Segment
 from storage.segments.tail import NO_TAIL, TAIL_BYTES_MAX, Tail, tail_of
 from storage.segments.uncommitted import UncommittedMemory
 from storage.state.idempotency import IdempotencyEntry
-from storage.state.producer_state import Verdict, WriterState, encode_snapshot
+from storage.state.producer_state import Verdict, WriterState
 from storage.state.transactions import Transactions
+from storage.state.writer_snapshot import encode_snapshot
 
 _Stamped = tuple[BatchHeader, tuple[Buffer, ...]]
 """A batch that is ready to append: its header with the leader's stamp, and its bytes as several buffers."""

@@ -12,7 +12,7 @@ from milena.model.errors import DiskFullError
 from storage.replica.folder import EPOCHS_NAME, ReplicaFiles
 from storage.segments.segment import SNAPSHOT_SUFFIX, Segment, offset_name
 from storage.state.checkpoint import Checkpoint
-from storage.state.producer_state import WriterSnapshot, encode_snapshot
+from storage.state.writer_snapshot import WriterSnapshot, encode_snapshot
 
 
 class SyncTicket:

@@ -21,8 +21,9 @@ import errno
 import re
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from typing import Annotated, NamedTuple
 
-import msgpack  # type: ignore[import-untyped]  # ships no types
+import msgspec
 
 from milena.disk.files import Files, Lock
 from milena.model.errors import CorruptLogError, DiskFailedError, DiskFullError, StartupError
@@ -46,6 +47,23 @@ _IDENTITY_MAGIC = b"MLID"
 _MANIFEST_MAGIC = b"MRM1"
 
 _TOPIC_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_MANIFEST = list[
+    tuple[
+        Annotated[str, msgspec.Meta(pattern=f"^{_TOPIC_ID.pattern}$")],
+        Annotated[int, msgspec.Meta(ge=0)],
+    ]
+]
+
+
+class _Identity(NamedTuple):
+    """The content of the file of this name."""
+
+    format_version: int
+    directory_id: str = ""
+    node_id: int = -1
+    cluster_id: str | None = None
+    broker_epoch: int = NO_BROKER_EPOCH
+    is_clean: bool = False
 
 
 @contextmanager
@@ -78,15 +96,11 @@ class DataDirectory:
         self._files = files
         self._root = root
         self._lock = lock
-        self._identity = SlotFile(files, f"{root}/identity", _IDENTITY_MAGIC)
+        self._identity_file = SlotFile(files, f"{root}/identity", _IDENTITY_MAGIC)
         self._manifest_path = f"{root}/replicas"
         self._reserve_path = f"{root}/reserve"
         self._replicas: frozenset[ReplicaKey] = frozenset()
-        self._directory_id = ""
-        self._node_id = -1
-        self._cluster_id: str | None = None
-        self._broker_epoch = NO_BROKER_EPOCH
-        self._is_clean = False
+        self._identity = _Identity(FORMAT_VERSION)
         self._reserve_bytes = 0
 
     @classmethod
@@ -147,22 +161,22 @@ class DataDirectory:
     @property
     def directory_id(self) -> str:
         """Id chosen when the directory was created. If a node comes back with another id, it has lost its replicas."""
-        return self._directory_id
+        return self._identity.directory_id
 
     @property
     def node_id(self) -> int:
         """The node that owns the directory."""
-        return self._node_id
+        return self._identity.node_id
 
     @property
     def cluster_id(self) -> str | None:
         """The cluster of the directory; None until the node has joined one."""
-        return self._cluster_id
+        return self._identity.cluster_id
 
     @property
     def broker_epoch(self) -> int:
         """The last broker epoch under which the directory was registered; -1 without one."""
-        return self._broker_epoch
+        return self._identity.broker_epoch
 
     def set_cluster_id(self, cluster_id: str) -> None:
         """Bind the directory to this cluster; do nothing if the directory already belongs to it.
@@ -170,34 +184,30 @@ class DataDirectory:
         Raises:
             StartupError: the directory belongs to another cluster.
         """
-        if self._cluster_id == cluster_id:
+        if self.cluster_id == cluster_id:
             return
-        if self._cluster_id is not None:
+        if self.cluster_id is not None:
             raise StartupError(
-                f"{self._root}/identity belongs to cluster {self._cluster_id!r}, but this is cluster "
+                f"{self._root}/identity belongs to cluster {self.cluster_id!r}, but this is cluster "
                 f"{cluster_id!r}: use another data directory, or the peers of the first cluster"
             )
-        self._cluster_id = cluster_id
-        self._store_identity()
+        self._store_identity(self._identity._replace(cluster_id=cluster_id))
 
     def set_broker_epoch(self, broker_epoch: int) -> None:
         """Store the broker epoch of a registration. The broker asks to be unfenced only after this has returned."""
-        assert broker_epoch >= self._broker_epoch, (broker_epoch, self._broker_epoch)
-        if broker_epoch != self._broker_epoch:
-            self._broker_epoch = broker_epoch
-            self._store_identity()
+        assert broker_epoch >= self.broker_epoch, (broker_epoch, self.broker_epoch)
+        if broker_epoch != self.broker_epoch:
+            self._store_identity(self._identity._replace(broker_epoch=broker_epoch))
 
     def mark_clean_stop(self) -> None:
         """Record that every log is synced, checkpointed and closed: the next start may skip the scans."""
-        self._is_clean = True
-        self._store_identity()
+        self._store_identity(self._identity._replace(is_clean=True))
 
     def consume_clean_marker(self) -> bool:
         """Return whether the last process stopped in order; the marker is durably removed when this returns."""
-        was_clean = self._is_clean
+        was_clean = self._identity.is_clean
         if was_clean:
-            self._is_clean = False
-            self._store_identity()
+            self._store_identity(self._identity._replace(is_clean=False))
         return was_clean
 
     # Replicas.
@@ -325,26 +335,25 @@ class DataDirectory:
         """Create the directory; write the identity last, so that a crash before that leaves an empty directory."""
         self._files.make_directory(f"{self._root}/topics")
         self._files.write_atomically(self._manifest_path, _encode_manifest(frozenset()))
-        self._node_id = node_id
-        self._directory_id = directory_id
-        self._store_identity()
+        self._store_identity(_Identity(FORMAT_VERSION, directory_id, node_id))
 
     def _load(self, node_id: int) -> bool:
         """Read identity and manifest; return False if the directory is new."""
         path = f"{self._root}/identity"
         try:
-            found = self._identity.load()
+            found = self._identity_file.load()
         except CorruptLogError as error:
             raise StartupError(f"{error}: {_RESTORE}") from error
         if found is None:
             self._require_nothing()
             return False
-        self._set_identity(path, found.content)
-        # If a slot is damaged, it may have been the newer one, which no longer had the clean-stop marker.
-        self._is_clean = self._is_clean and found.is_whole
-        if self._node_id != node_id:
+        self._identity = _decode_identity(path, found.content)
+        if not found.is_whole:
+            # The damaged slot may have been the newer one, which no longer had the clean-stop marker.
+            self._identity = self._identity._replace(is_clean=False)
+        if self.node_id != node_id:
             raise StartupError(
-                f"{path} belongs to node {self._node_id}, but this is node {node_id}: "
+                f"{path} belongs to node {self.node_id}, but this is node {node_id}: "
                 "use the data directory of this node, or the node id of this directory"
             )
         # After a kill, the manifest that is read here may be only in the page cache. The sync makes its rename durable.
@@ -360,45 +369,14 @@ class DataDirectory:
                 f"{self._root}/identity is missing, but {topics} holds replicas: {_RESTORE}"
             )
 
-    def _set_identity(self, path: str, content: bytes) -> None:
-        try:
-            fields: object = msgpack.unpackb(content)
-        except (ValueError, msgpack.UnpackException) as error:
-            raise StartupError(f"{path} holds no identity: {error}: {_RESTORE}") from error
-        match fields:
-            case [version, *_] if version != FORMAT_VERSION:
-                raise StartupError(
-                    f"{path} has format version {version}; this node knows version {FORMAT_VERSION}"
-                )
-            case [
-                _,
-                str(directory_id),
-                int(node_id),
-                str() | None as cluster_id,
-                int(broker_epoch),
-                bool(is_clean),
-            ]:
-                self._directory_id, self._node_id = directory_id, node_id
-                self._cluster_id = cluster_id
-                self._broker_epoch, self._is_clean = broker_epoch, is_clean
-            case _:
-                raise StartupError(f"{path} holds no identity: {_RESTORE}")
-
-    def _store_identity(self) -> None:
-        fields = (
-            FORMAT_VERSION,
-            self._directory_id,
-            self._node_id,
-            self._cluster_id,
-            self._broker_epoch,
-            self._is_clean,
-        )
-        self._identity.store(msgpack.packb(fields))
+    def _store_identity(self, identity: _Identity) -> None:
+        self._identity = identity
+        self._identity_file.store(msgspec.msgpack.encode(identity))
 
     def _load_manifest(self) -> frozenset[ReplicaKey]:
         path = self._manifest_path
         try:
-            return _parse_manifest(unseal(_MANIFEST_MAGIC, self._files.read_bytes(path)))
+            return frozenset(unseal(_MANIFEST_MAGIC, self._files.read_bytes(path), _MANIFEST))
         except FileNotFoundError as error:
             raise StartupError(f"{path} is missing: {_RESTORE}") from error
         except CorruptLogError as error:
@@ -412,17 +390,16 @@ def _encode_manifest(replicas: frozenset[ReplicaKey]) -> bytes:
     return seal(_MANIFEST_MAGIC, sorted(replicas))
 
 
-def _parse_manifest(listed: object) -> frozenset[ReplicaKey]:
-    replicas: set[ReplicaKey] = set()
-    for item in listed if isinstance(listed, list) else [None]:
-        match item:
-            case [str(topic_id), int(partition)] if partition >= 0 and _TOPIC_ID.fullmatch(
-                topic_id
-            ):
-                replicas.add((topic_id, partition))
-            case _:
-                raise CorruptLogError("it is not a list of replicas")
-    return frozenset(replicas)
+def _decode_identity(path: str, content: bytes) -> _Identity:
+    try:
+        version, *_ = msgspec.msgpack.decode(content, type=list[object])
+        if version != FORMAT_VERSION:
+            raise StartupError(
+                f"{path} has format version {version}; this node knows version {FORMAT_VERSION}"
+            )
+        return msgspec.msgpack.decode(content, type=_Identity)
+    except ValueError as error:
+        raise StartupError(f"{path} holds no identity: {error}: {_RESTORE}") from error
 
 
 def _check_replica(topic_id: str, partition: int) -> None:

@@ -14,7 +14,9 @@ A change is durable when its function returns, unless the docstring says otherwi
 """
 
 import threading
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
 
 from milena.disk.files import Files
 from milena.model.errors import CorruptLogError, DiskFullError
@@ -31,7 +33,8 @@ from storage.segments.segment import (
 )
 from storage.state.checkpoint import Checkpoint, CheckpointFile
 from storage.state.leader_epochs import LeaderEpochs
-from storage.state.producer_state import WriterState, decode_snapshot, encode_snapshot
+from storage.state.producer_state import WriterState
+from storage.state.writer_snapshot import decode_snapshot, encode_snapshot
 
 EPOCHS_NAME = "leader-epochs"
 COMPACTION_NAME = "compaction"

@@ -5,20 +5,20 @@ no trace of a damage that an earlier start has cut. A change of several steps (a
 another offset) is stored before its first step. If a crash interrupts the change, recovery finishes it.
 """
 
-from dataclasses import dataclass, replace
 from enum import StrEnum, unique
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from milena.disk.files import Files
-from milena.model.errors import CorruptLogError
 from milena.model.types import ReplicaHealth
-from storage.state.sealed import columns, seal, unseal
+from storage.state.sealed import seal, unseal
 from storage.state.slots import SlotFile
 
 META_NAME = "meta"
 
 _MAGIC = b"MLRM"
 _CONTENT_MAGIC = b"MRM1"
-_COLUMNS = 5
 
 
 @unique
@@ -29,16 +29,14 @@ class ChangeKind(StrEnum):
     RESTART = "restart"
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(Struct, frozen=True, array_like=True):
     """A change in progress: cut everything at and above ``offset``, or drop everything and restart there."""
 
     kind: ChangeKind
     offset: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicaMeta:
+class ReplicaMeta(Struct, frozen=True, array_like=True, kw_only=True):
     """The content of the meta file. ``change`` is None if no change is in progress."""
 
     topic_id: str
@@ -49,11 +47,7 @@ class ReplicaMeta:
 
     def encode(self) -> bytes:
         """Return the file's content."""
-        change = None if self.change is None else [self.change.kind.value, self.change.offset]
-        return seal(
-            _CONTENT_MAGIC,
-            [self.topic_id, self.topic_name, self.partition, self.health.value, change],
-        )
+        return seal(_CONTENT_MAGIC, self)
 
     @classmethod
     def decode(cls, content: bytes) -> "ReplicaMeta":
@@ -62,32 +56,7 @@ class ReplicaMeta:
         Raises:
             CorruptLogError: the content is damaged.
         """
-        topic_id, topic_name, partition, health, change = columns(
-            unseal(_CONTENT_MAGIC, content), _COLUMNS
-        )
-        if not (
-            isinstance(topic_id, str) and isinstance(topic_name, str) and isinstance(partition, int)
-        ):
-            raise CorruptLogError("the meta file does not name a topic and a partition")
-        try:
-            return cls(
-                topic_id=topic_id,
-                topic_name=topic_name,
-                partition=partition,
-                health=ReplicaHealth(str(health)),
-                change=_parse_change(change),
-            )
-        except ValueError as error:
-            raise CorruptLogError(f"the meta file holds an unknown word: {error}") from error
-
-
-def _parse_change(value: object) -> Change | None:
-    if value is None:
-        return None
-    kind, offset = columns(value, 2)
-    if not isinstance(offset, int):
-        raise CorruptLogError("the change in the meta file has no offset")
-    return Change(ChangeKind(str(kind)), offset)
+        return unseal(_CONTENT_MAGIC, content, cls)
 
 
 class MetaFile:

@@ -19,9 +19,11 @@ next start repeats it.
 
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import NoReturn
+
+from msgspec.structs import replace
 
 from milena.disk.files import File
 from milena.model.batch.header import BatchHeader
@@ -54,7 +56,8 @@ from storage.segments.segment import (
 )
 from storage.state.checkpoint import Checkpoint
 from storage.state.leader_epochs import LeaderEpochs
-from storage.state.producer_state import WriterSnapshot, WriterState
+from storage.state.producer_state import WriterState
+from storage.state.writer_snapshot import WriterSnapshot
 
 _ZEROS = bytes(1 << 20)
 

@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 
 from storage.segments.segment import Segment
-from storage.state.producer_state import WriterSnapshot
+from storage.state.writer_snapshot import WriterSnapshot
 
 OPEN_SEALED_MAX = 4
 """Sealed segments whose file and index stay open; others are opened again when they are read."""

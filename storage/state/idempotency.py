@@ -8,12 +8,11 @@ new ones (``check_room``).
 """
 
 from collections.abc import Mapping
-from itertools import islice, starmap
+from itertools import islice
 from typing import NamedTuple
 
 from milena.model.batch.header import Extent, KeyPlace, Marker
 from milena.model.errors import CorruptLogError, TooManyRequestsError
-from storage.state.sealed import binaries, columns, integers
 
 IDEMPOTENCY_WINDOW_MS = 24 * 3_600_000
 """Time after its append for which a key is remembered."""
@@ -26,8 +25,6 @@ IDEMPOTENCY_KEYS_MAX = 100_000
 
 If the keys belong to transactions over two partitions, they take 74 MB and 9 MB with 19 keys per transaction, and
 127 MB and 18 MB with one key per transaction."""
-
-_COLUMNS = 6
 
 
 class KeyedTransaction(NamedTuple):
@@ -187,10 +184,6 @@ class IdempotencyTable:
             if entry.last_offset < offset
         }
 
-    def clear(self) -> None:
-        """Forget all keys."""
-        self._entries.clear()
-
     def freeze(self) -> dict[bytes, IdempotencyEntry]:
         """Return a copy of the entries, for a snapshot that another thread writes."""
         return self._entries.copy()
@@ -203,118 +196,33 @@ def _undecided_from(entry: IdempotencyEntry, offset: int) -> IdempotencyEntry:
     return entry._replace(transaction=transaction._replace(marker_offset=-1, extents=()))
 
 
-def encode_idempotency(entries: Mapping[bytes, IdempotencyEntry]) -> list[object]:
-    """Encode entries as six columns for a snapshot; transactions are left out."""
-    rows = list(entries.values())
-    return [
-        list(entries),
-        [row.body_hash for row in rows],
-        [row.partition_count for row in rows],
-        [row.base_offset for row in rows],
-        [row.last_offset for row in rows],
-        [row.append_time_ms for row in rows],
-    ]
+SharedTransactions = list[tuple[KeyedTransaction, dict[bytes, tuple[KeyPlace, ...]]]]
+"""Transactions of keyed requests in a snapshot, each without places, and the places of each of its keys."""
 
 
-def encode_keyed_transactions(entries: Mapping[bytes, IdempotencyEntry]) -> list[object]:
-    """Encode the transactions that belong to one request each, one row per key."""
-    return [
-        [key_hash, *found[:3], [list(extent) for extent in found.extents]]
-        for key_hash, entry in entries.items()
-        if (found := entry.transaction) is not None and not found.places
-    ]
-
-
-def encode_shared_transactions(entries: Mapping[bytes, IdempotencyEntry]) -> list[object]:
-    """Encode the transactions that several keyed requests share, one row per transaction."""
-    rows: dict[tuple[int, int], list[object]] = {}
-    sharers: dict[tuple[int, int], list[object]] = {}
+def encode_idempotency(
+    entries: Mapping[bytes, IdempotencyEntry],
+) -> tuple[dict[bytes, tuple[object, ...]], SharedTransactions]:
+    """Return the entries without their transactions, and the transactions, for a snapshot."""
+    shared: dict[KeyedTransaction, dict[bytes, tuple[KeyPlace, ...]]] = {}
     for key_hash, entry in entries.items():
-        found = entry.transaction
-        if found is None or not found.places:
-            continue
-        identity = (found.producer_id, found.producer_epoch)
-        if identity not in rows:
-            sharers[identity] = []
-            extents = [list(extent) for extent in found.extents]
-            rows[identity] = [*found[:3], extents, sharers[identity]]
-        sharers[identity].append([key_hash, [list(place) for place in found.places]])
-    return list(rows.values())
+        if (found := entry.transaction) is not None:
+            shared.setdefault(found._replace(places=()), {})[key_hash] = found.places
+    return {key_hash: entry[:-1] for key_hash, entry in entries.items()}, list(shared.items())
 
 
-def add_keyed_transactions(entries: dict[bytes, IdempotencyEntry], rows: object) -> None:
-    """Add the transactions of ``encode_keyed_transactions`` to the entries.
-
-    Raises:
-        CorruptLogError: the rows are not valid, or belong to other entries.
-    """
-    for row in _rows(rows):
-        key_hash, *fields = columns(row, 5)
-        _put(entries, key_hash, _parse_transaction(fields))
-
-
-def add_shared_transactions(entries: dict[bytes, IdempotencyEntry], rows: object) -> None:
-    """Add the transactions of ``encode_shared_transactions`` to the entries.
-
-    Raises:
-        CorruptLogError: the rows are not valid, or belong to other entries.
-    """
-    for row in _rows(rows):
-        *fields, sharers = columns(row, 5)
-        found = _parse_transaction(fields)
-        for sharer in _rows(sharers):
-            key_hash, places = columns(sharer, 2)
-            _put(entries, key_hash, found._replace(places=_parse_places(places)))
-
-
-def _put(
-    entries: dict[bytes, IdempotencyEntry], key_hash: object, transaction: KeyedTransaction
+def add_transactions(
+    entries: dict[bytes, IdempotencyEntry], transactions: SharedTransactions
 ) -> None:
-    if not isinstance(key_hash, bytes) or key_hash not in entries:
-        raise CorruptLogError("a keyed transaction without its key")
-    entries[key_hash] = entries[key_hash]._replace(transaction=transaction)
-
-
-def _parse_transaction(fields: list[object]) -> KeyedTransaction:
-    *numbers, extents = fields
-    producer_id, producer_epoch, marker_offset = integers(numbers)
-    written = tuple(map(_parse_extent, _rows(extents)))
-    return KeyedTransaction(producer_id, producer_epoch, marker_offset, written)
-
-
-def _parse_places(rows: object) -> tuple[KeyPlace, ...]:
-    width = len(KeyPlace._fields)
-    places = tuple(KeyPlace._make(integers(row, width)) for row in _rows(rows))
-    if not places:
-        raise CorruptLogError("a request that shares a transaction has a place in it")
-    return places
-
-
-def _rows(value: object) -> list[object]:
-    if not isinstance(value, list):
-        raise CorruptLogError("expected a list")
-    return value
-
-
-def _parse_extent(row: object) -> Extent:
-    topic_id, *numbers = columns(row, len(Extent._fields))
-    if not isinstance(topic_id, str):
-        raise CorruptLogError("expected a topic id")
-    return Extent(topic_id, *integers(numbers))
-
-
-def decode_idempotency(value: object) -> dict[bytes, IdempotencyEntry]:
-    """Decode the entries of a snapshot.
+    """Add the transactions of ``encode_idempotency`` to the entries.
 
     Raises:
-        CorruptLogError: the columns are not valid.
+        CorruptLogError: the transactions belong to other entries.
     """
-    keys, bodies, *numbers = columns(value, _COLUMNS)
-    if not isinstance(keys, list):
-        raise CorruptLogError("expected a column of key hashes")
-    count = len(keys)
-    rows = starmap(
-        IdempotencyEntry,
-        zip(binaries(bodies, count), *(integers(column, count) for column in numbers), strict=True),
-    )
-    return dict(zip(binaries(keys, count), rows, strict=True))
+    for transaction, keys in transactions:
+        for key_hash, places in keys.items():
+            if key_hash not in entries:
+                raise CorruptLogError("a keyed transaction without its key")
+            entries[key_hash] = entries[key_hash]._replace(
+                transaction=transaction._replace(places=places)
+            )

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from milena.model.errors import CorruptLogError
 from milena.model.types import NO_EPOCH, NO_OFFSET
-from storage.state.sealed import columns, integers, seal, unseal
+from storage.state.sealed import seal, unseal
 
 _MAGIC = b"MLE1"
 
@@ -119,6 +119,7 @@ class LeaderEpochs:
         Raises:
             CorruptLogError: the content is damaged, or is not a table.
         """
-        epochs, starts = columns(unseal(_MAGIC, content), 2)
-        table = integers(epochs)
-        return cls(zip(table, integers(starts, len(table)), strict=True))
+        epochs, starts = unseal(_MAGIC, content, tuple[list[int], list[int]])
+        if len(epochs) != len(starts):
+            raise CorruptLogError(f"{len(epochs)} leader epochs have {len(starts)} offsets")
+        return cls(zip(epochs, starts, strict=True))

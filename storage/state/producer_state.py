@@ -19,9 +19,8 @@ created again. Producers of other clients start at 0.
 Source: KIP-98 (idempotent producers), KIP-360 (unknown producers).
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from milena.model.batch.header import (
     CONTROL_BIT,
@@ -29,24 +28,17 @@ from milena.model.batch.header import (
     TRANSACTIONAL_BIT,
     BatchHeader,
 )
-from milena.model.errors import CorruptLogError, InvalidProducerError, StaleProducerEpochError
+from milena.model.errors import InvalidProducerError, StaleProducerEpochError
 from milena.model.types import NO_PRODUCER
-from storage.state.idempotency import (
-    IdempotencyEntry,
-    IdempotencyTable,
-    KeyedTransaction,
-    add_keyed_transactions,
-    add_shared_transactions,
-    decode_idempotency,
-    encode_idempotency,
-    encode_keyed_transactions,
-    encode_shared_transactions,
+from storage.state.idempotency import IdempotencyEntry, IdempotencyTable, KeyedTransaction
+from storage.state.transactions import KEY_HASH_BYTES, Transactions
+from storage.state.writer_snapshot import (
+    NO_TRANSACTIONS,
+    REMEMBERED_BATCHES,
+    ProducerEntry,
+    SequencedBatch,
+    WriterSnapshot,
 )
-from storage.state.sealed import columns, integers, seal, unseal
-from storage.state.transactions import KEY_HASH_BYTES, Transactions, decode_transactions
-
-REMEMBERED_BATCHES = 5
-"""Batches per producer whose retries are recognised. A client has at most this many requests in flight per producer."""
 
 PRODUCER_EXPIRY_MS = 24 * 3_600_000
 """Time after a producer's last append during which its sequences are checked."""
@@ -56,33 +48,6 @@ PRODUCERS_MAX = 100_000
 
 NO_SEQUENCE = -1
 """Sequence of transaction markers, and of transactional batches whose writer does not number its records."""
-
-_MAGIC = b"MPS1"
-_SNAPSHOT_COLUMNS = 4
-"""Columns of a snapshot without transactions. Transactions add a column at the end, if there are any."""
-_TRANSACTION_COLUMNS = 2
-"""Parts of the column of transactions. Transactions that several keyed requests share add a part at the end."""
-
-
-NO_TRANSACTIONS = Transactions()
-"""An empty state that is shared by all logs without transactions; never changed."""
-
-
-class SequencedBatch(NamedTuple):
-    """Sequences and offsets of one batch, all inclusive."""
-
-    base_sequence: int
-    last_sequence: int
-    base_offset: int
-    last_offset: int
-
-
-class ProducerEntry(NamedTuple):
-    """One producer's state; ``batches`` has its last one to ``REMEMBERED_BATCHES`` batches, oldest first."""
-
-    producer_epoch: int
-    append_time_ms: int
-    batches: tuple[SequencedBatch, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,10 +158,6 @@ class ProducerStates:
             if kept:
                 entries[producer_id] = entry._replace(batches=kept)
         self._entries = entries
-
-    def clear(self) -> None:
-        """Forget all producers."""
-        self._entries.clear()
 
     def freeze(self) -> dict[int, ProducerEntry]:
         """Return a copy of the entries, for a snapshot that another thread writes."""
@@ -312,20 +273,6 @@ def _without_sequence(
     return entry._replace(append_time_ms=max(entry.append_time_ms, append_time_ms))
 
 
-class WriterSnapshot(NamedTuple):
-    """Producers, idempotency keys and transactions of one partition after all batches below ``offset``.
-
-    ``covers_offset`` is the end of the log from which the state was taken. It lies above ``offset`` if the snapshot
-    came from a leader: it then also has the state of the leader's committed batches above ``offset``.
-    """
-
-    offset: int
-    covers_offset: int
-    producers: Mapping[int, ProducerEntry]
-    idempotency: Mapping[bytes, IdempotencyEntry]
-    transactions: Transactions = NO_TRANSACTIONS
-
-
 class WriterState:
     """A partition's memory of its writers: producers by sequence, requests by idempotency key, transactions.
 
@@ -383,13 +330,6 @@ class WriterState:
         self.producers.expire(now_ms)
         self.idempotency.expire(now_ms)
 
-    def clear(self) -> None:
-        """Forget all state."""
-        self.producers.clear()
-        self.idempotency.clear()
-        self.transactions = Transactions()
-        self.covers_offset = 0
-
     def freeze(self, offset: int) -> WriterSnapshot:
         """Return the state of a log that ends at ``offset``, as a snapshot."""
         return WriterSnapshot(
@@ -406,61 +346,3 @@ class WriterState:
         self.idempotency = IdempotencyTable(snapshot.idempotency)
         self.transactions = snapshot.transactions.copy()
         self.covers_offset = snapshot.covers_offset
-
-
-def encode_snapshot(snapshot: WriterSnapshot) -> bytes:
-    """Encode the content of a snapshot file; a leader sends it to followers in the same encoding."""
-    rows = [
-        (producer_id, entry.producer_epoch, entry.append_time_ms, *_flatten(entry.batches))
-        for producer_id, entry in snapshot.producers.items()
-    ]
-    idempotency = encode_idempotency(snapshot.idempotency)
-    content = [snapshot.offset, snapshot.covers_offset, rows, idempotency]
-    keyed = encode_keyed_transactions(snapshot.idempotency)
-    shared = encode_shared_transactions(snapshot.idempotency)
-    if snapshot.transactions or keyed or shared:
-        content.append([snapshot.transactions.encode(), keyed, *([shared] if shared else [])])
-    return seal(_MAGIC, content)
-
-
-def decode_snapshot(content: bytes) -> WriterSnapshot:
-    """Decode the snapshot in ``content``.
-
-    Raises:
-        CorruptLogError: the content is damaged, or is not a snapshot.
-    """
-    value = unseal(_MAGIC, content)
-    transactions, keyed, shared = NO_TRANSACTIONS, None, None
-    if isinstance(value, list) and len(value) == _SNAPSHOT_COLUMNS + 1:
-        last = value.pop()
-        if isinstance(last, list) and len(last) == _TRANSACTION_COLUMNS + 1:
-            shared = last.pop()
-        found, keyed = columns(last, _TRANSACTION_COLUMNS)
-        transactions = decode_transactions(found)
-    offset, covers_offset, rows, idempotency = columns(value, _SNAPSHOT_COLUMNS)
-    offsets = integers([offset, covers_offset])
-    if not isinstance(rows, list):
-        raise CorruptLogError("expected a list of producers")
-    producers = dict(_parse_producer(integers(row)) for row in rows)
-    keys = decode_idempotency(idempotency)
-    if keyed is not None:
-        add_keyed_transactions(keys, keyed)
-    if shared is not None:
-        add_shared_transactions(keys, shared)
-    return WriterSnapshot(offsets[0], offsets[1], producers, keys, transactions)
-
-
-def _flatten(batches: Iterable[SequencedBatch]) -> Iterable[int]:
-    for batch in batches:
-        yield from batch
-
-
-def _parse_producer(row: list[int]) -> tuple[int, ProducerEntry]:
-    width = len(SequencedBatch._fields)
-    batch_count, rest = divmod(len(row) - 3, width)
-    if not 1 <= batch_count <= REMEMBERED_BATCHES or rest:
-        raise CorruptLogError(f"a producer of {len(row)} numbers is not one")
-    batches = tuple(
-        SequencedBatch._make(row[start : start + width]) for start in range(3, len(row), width)
-    )
-    return row[0], ProducerEntry(row[1], row[2], batches)

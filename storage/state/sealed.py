@@ -10,26 +10,29 @@ give equal bytes.
 """
 
 from struct import Struct
+from typing import TypeVar
 
-import msgpack  # type: ignore[import-untyped]  # ships no types
+import msgspec
 from crc32c import crc32c
 
 from milena.model.errors import CorruptLogError
 
 _PREFIX = Struct(">4sI")
 
+Value = TypeVar("Value")
+
 
 def seal(magic: bytes, value: object) -> bytes:
-    """Encode ``value``, which msgpack must support, as content for ``unseal``."""
-    payload: bytes = msgpack.packb(value)
+    """Encode ``value``, which msgspec must support, as content for ``unseal``."""
+    payload = msgspec.msgpack.encode(value)
     return _PREFIX.pack(magic, crc32c(payload)) + payload
 
 
-def unseal(magic: bytes, content: bytes) -> object:
-    """Return the sealed value; sequences become lists.
+def unseal(magic: bytes, content: bytes, kind: type[Value]) -> Value:
+    """Return the sealed value, which must be of this type; msgspec checks it.
 
     Raises:
-        CorruptLogError: the content is too short, has another magic, or is damaged.
+        CorruptLogError: the content is too short, has another magic, is damaged, or holds a value of another type.
     """
     if len(content) < _PREFIX.size:
         raise CorruptLogError(f"{len(content)} bytes are too few for a {magic!r} file")
@@ -40,44 +43,8 @@ def unseal(magic: bytes, content: bytes) -> object:
     if crc32c(payload) != checksum:
         raise CorruptLogError(f"the checksum of the {magic!r} file does not match")
     try:
-        value: object = msgpack.unpackb(payload)
-    except (ValueError, msgpack.exceptions.UnpackException) as error:
-        raise CorruptLogError(f"the {magic!r} file is not msgpack: {error}") from error
-    return value
-
-
-def integers(value: object, count: int | None = None) -> list[int]:
-    """Return ``value`` if it is a list of integers (``count`` of them, if given).
-
-    Raises:
-        CorruptLogError: ``value`` is something else.
-    """
-    if not isinstance(value, list) or any(type(item) is not int for item in value):
-        raise CorruptLogError("expected a list of integers")
-    if count is not None and len(value) != count:
-        raise CorruptLogError(f"expected {count} integers, found {len(value)}")
-    return value
-
-
-def binaries(value: object, count: int) -> list[bytes]:
-    """Return ``value`` if it is a list of ``count`` byte strings.
-
-    Raises:
-        CorruptLogError: ``value`` is something else.
-    """
-    if not isinstance(value, list) or any(type(item) is not bytes for item in value):
-        raise CorruptLogError("expected a list of byte strings")
-    if len(value) != count:
-        raise CorruptLogError(f"expected {count} byte strings, found {len(value)}")
-    return value
-
-
-def columns(value: object, count: int) -> list[object]:
-    """Return ``value`` if it is a list of ``count`` items of any kind.
-
-    Raises:
-        CorruptLogError: ``value`` is something else.
-    """
-    if not isinstance(value, list) or len(value) != count:
-        raise CorruptLogError(f"expected a list of {count} columns")
-    return value
+        return msgspec.msgpack.decode(payload, type=kind)
+    except ValueError as error:
+        raise CorruptLogError(
+            f"the {magic!r} file does not hold what it should: {error}"
+        ) from error

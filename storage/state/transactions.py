@@ -15,12 +15,11 @@ follower leaves this state out, because it may describe batches that the followe
 Source: KIP-98 (control batches, last stable offset); an identity for each transaction as in KIP-890.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from milena.model.batch.header import BatchHeader, TransactionExtension
-from milena.model.errors import CorruptLogError, TooManyTransactionsError
-from storage.state.sealed import columns, integers
+from milena.model.errors import TooManyTransactionsError
 
 OPEN_MAX = 10_000
 """Limit of open transactions per partition."""
@@ -70,12 +69,17 @@ def is_aborted(header: BatchHeader, aborted: Mapping[Identity, AbortedRange]) ->
 class _Ended(NamedTuple):
     """A transaction whose marker, at ``marker_offset``, is not below the high watermark yet, so it may still be cut.
 
-    ``known`` is the transaction as it was before its marker; None if the state was loaded from a snapshot.
+    ``known`` is the transaction as it was before its marker.
     """
 
     marker_offset: int
-    first_offset: int
-    known: OngoingTransaction | None = None
+    known: OngoingTransaction
+
+
+TransactionTables = tuple[
+    dict[Identity, OngoingTransaction], dict[Identity, AbortedRange], dict[Identity, _Ended]
+]
+"""The state in a snapshot: open, aborted and ended transactions."""
 
 
 class Transactions:
@@ -93,10 +97,8 @@ class Transactions:
 
     __slots__ = ("_ended", "aborted", "open")
 
-    def __init__(self) -> None:
-        self.open: dict[Identity, OngoingTransaction] = {}
-        self.aborted: dict[Identity, AbortedRange] = {}
-        self._ended: dict[Identity, _Ended] = {}
+    def __init__(self, tables: TransactionTables | None = None) -> None:
+        self.open, self.aborted, self._ended = tables or ({}, {}, {})
 
     def __bool__(self) -> bool:
         return bool(self.open or self.aborted or self._ended)
@@ -133,7 +135,7 @@ class Transactions:
         first = marker.end_offset if marker.is_commit else known.first_offset
         if first < known.end_offset:
             self.aborted[identity] = AbortedRange(first, header.base_offset)
-        self._ended[identity] = _Ended(header.base_offset, known.first_offset, known)
+        self._ended[identity] = _Ended(header.base_offset, known)
         return known
 
     def stable_end(self, high_watermark: int) -> int:
@@ -144,7 +146,7 @@ class Transactions:
             end = min(end, first.first_offset)
             break
         for ended in self._ended.values():
-            end = min(end, ended.first_offset)
+            end = min(end, ended.known.first_offset)
         return end
 
     def epochs_under_way(self, producer_id: int, high_watermark: int) -> list[int]:
@@ -156,15 +158,11 @@ class Transactions:
     def under_way(self, high_watermark: int) -> list[tuple[Identity, OngoingTransaction]]:
         """Return the transactions whose marker is missing, or not below the high watermark.
 
-        Readers of committed records cannot read past them. If the state of an ended transaction was loaded from a
-        snapshot, the transaction is left out. This is the case only for a moment after a start.
+        Readers of committed records cannot read past them.
         """
         self._settle(high_watermark)
         ended = ((identity, found.known) for identity, found in self._ended.items())
-        return [
-            *self.open.items(),
-            *((identity, known) for identity, known in ended if known is not None),
-        ]
+        return [*self.open.items(), *ended]
 
     def is_ending(self, identity: Identity, high_watermark: int) -> bool:
         """Whether the log has the transaction's marker, but not below the high watermark yet."""
@@ -207,51 +205,11 @@ class Transactions:
 
     def copy(self) -> "Transactions":
         """Return a copy, for a snapshot that another thread writes."""
-        copied = Transactions()
-        copied.open = self.open.copy()
-        copied.aborted = self.aborted.copy()
-        copied._ended = self._ended.copy()
-        return copied
+        return Transactions((self.open.copy(), self.aborted.copy(), self._ended.copy()))
 
-    def encode(self) -> list[object]:
-        """Encode the state as columns for a snapshot."""
-        return [
-            [[*identity, *found] for identity, found in self.open.items()],
-            [[*identity, *found] for identity, found in self.aborted.items()],
-            [
-                [*identity, ended.marker_offset, ended.first_offset]
-                for identity, ended in self._ended.items()
-            ],
-        ]
-
-
-def decode_transactions(value: object) -> Transactions:
-    """Decode the transactions of a snapshot.
-
-    Raises:
-        CorruptLogError: the columns are not valid.
-    """
-    opened, aborted, ended = (_rows(column) for column in columns(value, 3))
-    found = Transactions()
-    for row in opened:
-        *fields, key_hashes = columns(row, 2 + len(OngoingTransaction._fields))
-        numbers = integers(fields)
-        if not isinstance(key_hashes, bytes) or len(key_hashes) % KEY_HASH_BYTES:
-            raise CorruptLogError("expected hashes of keys")
-        found.open[numbers[0], numbers[1]] = OngoingTransaction._make([*numbers[2:], key_hashes])
-    for row in aborted:
-        numbers = integers(row, 2 + len(AbortedRange._fields))
-        found.aborted[numbers[0], numbers[1]] = AbortedRange._make(numbers[2:])
-    for row in ended:
-        producer_id, producer_epoch, marker_offset, first_offset = integers(row, 4)
-        found._ended[producer_id, producer_epoch] = _Ended(marker_offset, first_offset)
-    return found
-
-
-def _rows(column: object) -> Iterable[object]:
-    if not isinstance(column, list):
-        raise CorruptLogError("expected a list of transactions")
-    return column
+    def tables(self) -> TransactionTables:
+        """Return the state for a snapshot; the caller must not change it."""
+        return self.open, self.aborted, self._ended
 
 
 def _grown(known: OngoingTransaction | None, header: BatchHeader) -> OngoingTransaction:

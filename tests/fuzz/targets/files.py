@@ -19,8 +19,9 @@ from storage.segments.index import decode_index, encode_index, encode_time_index
 from storage.segments.segment import Segment
 from storage.state.checkpoint import Checkpoint, CheckpointFile
 from storage.state.leader_epochs import LeaderEpochs
-from storage.state.producer_state import WriterState, decode_snapshot, encode_snapshot
+from storage.state.producer_state import WriterState
 from storage.state.sealed import seal
+from storage.state.writer_snapshot import decode_snapshot, encode_snapshot
 from tests.fuzz.targets.target import CORRUPT, Target
 from tests.support.disk.log_model import NOW_MS, LogModel, make_batch
 from tests.support.disk.memory_files import MemoryFiles

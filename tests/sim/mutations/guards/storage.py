@@ -48,7 +48,7 @@ STORAGE: tuple[Mutation, ...] = (
         name="clean-marker",
         guard="the mark of a clean stop is taken back before anything is written",
         module="storage.replica.data_directory",
-        old="            self._is_clean = False\n            self._store_identity()",
+        old="            self._store_identity(self._identity._replace(is_clean=False))",
         new="            pass",
         by="tests/unit/storage/replica/test_data_directory.py",
     ),

@@ -24,8 +24,7 @@ from storage.compaction.policy import BatchSieve, KeyMap, SieveCounts, SieveRule
 from storage.log.partition_log import PartitionLog
 from storage.log.reader import without_aborted
 from storage.state.idempotency import IDEMPOTENCY_WINDOW_MS, IdempotencyTable
-from storage.state.producer_state import ACCEPT, Duplicate, WriterState, encode_snapshot
-from storage.state.sealed import unseal
+from storage.state.producer_state import ACCEPT, Duplicate, WriterState
 from tests.support.disk.compacted_log import (
     COMPACTED,
     append,
@@ -71,7 +70,7 @@ def committed(log: PartitionLog, high_watermark: int | None = None) -> list[byte
 
 
 def state_of(log: PartitionLog) -> object:
-    return log.writers.transactions.encode()
+    return log.writers.transactions.copy().tables()
 
 
 def test_an_open_transaction_ends_what_may_be_read_and_its_marker_goes_on(log):
@@ -254,13 +253,6 @@ def test_what_retention_removed_is_not_kept_in_mind(log):
     log.start.advance(2)
     assert not log.writers.transactions.aborted
     assert taken, "who reads what is gone by now goes on with what he knew"
-
-
-def test_a_log_without_transactions_has_the_snapshot_that_it_always_had(log):
-    append(log, keyed_batch([(b"k", b"1")], producer=ProducerStamp(5, 0, 0)))
-    content = unseal(b"MPS1", encode_snapshot(log.state.writers.freeze(1)))
-    assert isinstance(content, list)
-    assert len(content) == 4
 
 
 class TestOfKafkaClients:

@@ -1,8 +1,7 @@
 """What a replica's folder says about itself."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from milena.model.errors import CorruptLogError
 from milena.model.types import ReplicaHealth
@@ -70,7 +69,7 @@ def test_a_damaged_one_is_refused(files):
     "value",
     [
         None,
-        ["ab", "orders", 3, "sound"],
+        ["ab", "orders"],
         [1, "orders", 3, "sound", None],
         ["ab", None, 3, "sound", None],
         ["ab", "orders", "3", "sound", None],

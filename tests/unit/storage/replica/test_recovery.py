@@ -5,6 +5,7 @@ from functools import partial
 from random import Random
 
 import pytest
+from msgspec import structs
 
 from milena.model.batch.header import IdempotencyExtension, ProducerStamp, decode_header
 from milena.model.errors import CorruptLogError, ReplicaDamagedError
@@ -22,7 +23,8 @@ from storage.segments.segment import (
 )
 from storage.state.checkpoint import CheckpointFile
 from storage.state.leader_epochs import LeaderEpochs
-from storage.state.producer_state import WriterState, decode_snapshot
+from storage.state.producer_state import WriterState
+from storage.state.writer_snapshot import decode_snapshot
 from tests.support.disk.log_model import (
     DIRECTORY,
     NOW_MS,
@@ -226,7 +228,7 @@ def test_a_truncation_that_was_announced_is_finished(offset):
     model = filled(config=TINY, count=10)
     model.log.checkpointing.run(12, is_forced=True)
     meta = model.log.replica.meta
-    model.log.replica.store_meta(replace(meta, change=Change(ChangeKind.TRUNCATE, offset)))
+    model.log.replica.store_meta(structs.replace(meta, change=Change(ChangeKind.TRUNCATE, offset)))
     for _ in range(2):
         model.files.crash()
         log = open_log(model.files, config=TINY)
@@ -241,7 +243,7 @@ def test_a_truncation_that_was_announced_is_finished(offset):
 def test_a_restart_that_was_announced_is_finished():
     model = filled(config=TINY, count=10)
     meta = model.log.replica.meta
-    model.log.replica.store_meta(replace(meta, change=Change(ChangeKind.RESTART, 500)))
+    model.log.replica.store_meta(structs.replace(meta, change=Change(ChangeKind.RESTART, 500)))
     model.files.crash()
     log = open_log(model.files, config=TINY)
     assert (log.log_start_offset, log.log_end_offset, log.state.epochs.last_epoch) == (500, 500, -1)

@@ -6,14 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from milena.model.errors import CorruptLogError, TooManyRequestsError
+from milena.model.errors import TooManyRequestsError
 from storage.state.idempotency import (
     IDEMPOTENCY_KEPT_MS,
     IDEMPOTENCY_WINDOW_MS,
     IdempotencyEntry,
     IdempotencyTable,
-    decode_idempotency,
-    encode_idempotency,
 )
 
 NOW_MS = 1_700_000_000_000
@@ -152,19 +150,3 @@ def test_truncated_appends_are_forgotten():
     table.record(key(2), entry(10, 12))
     table.forget_from(12)
     assert list(table.freeze()) == [key(1)]
-    table.clear()
-    assert len(table) == 0
-
-
-def test_a_snapshot_holds_the_table():
-    entries = {key(1): entry(0, 9), key(2): entry(10, 12)}
-    assert decode_idempotency(encode_idempotency(entries)) == entries
-    assert list(decode_idempotency(encode_idempotency(entries))) == list(entries)
-    assert decode_idempotency(encode_idempotency({})) == {}
-
-
-def test_a_snapshot_of_another_shape_is_refused():
-    whole = encode_idempotency({key(1): entry(0, 9)})
-    for damaged in (None, [], whole[:5], [None, *whole[1:]], [*whole[:5], []], [[1], *whole[1:]]):
-        with pytest.raises(CorruptLogError):
-            decode_idempotency(damaged)

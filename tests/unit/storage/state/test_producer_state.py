@@ -8,15 +8,12 @@ from milena.model.errors import CorruptLogError, InvalidProducerError, StaleProd
 from storage.state.producer_state import (
     ACCEPT,
     PRODUCER_EXPIRY_MS,
-    REMEMBERED_BATCHES,
     Duplicate,
     ProducerStates,
-    WriterSnapshot,
     WriterState,
-    decode_snapshot,
-    encode_snapshot,
 )
 from storage.state.sealed import seal
+from storage.state.writer_snapshot import REMEMBERED_BATCHES, decode_snapshot, encode_snapshot
 from tests.support.disk.kafka_batches import KafkaRecord, encoded, numbered
 from tests.support.disk.log_model import NOW_MS, make_batch
 
@@ -258,8 +255,6 @@ def test_state_that_came_from_a_leader_stays_marked():
     assert state.covers_offset == 5
     assert state.producers.get(7).batches[-1].last_offset == 4
     assert len(state.idempotency) == 1
-    state.clear()
-    assert state.freeze(0) == WriterSnapshot(0, 0, {}, {})
 
 
 def test_a_damaged_snapshot_is_refused():
@@ -273,9 +268,31 @@ def test_a_damaged_snapshot_is_refused():
 
 @pytest.mark.parametrize(
     "producers",
-    [None, [None], [[1, 2, 3]], [[1, 2, 3, 4]], [[1, 2, 3, *range(24)]], [[1, "2", 3, 4, 5, 6, 7]]],
+    [
+        None,
+        [None],
+        {1: [2, 3]},
+        {1: [2, 3, []]},
+        {1: [2, 3, [[4, 5, 6]]]},
+        {1: [2, 3, [[4, 5, 6, 7]] * 6]},
+        {1: ["2", 3, [[4, 5, 6, 7]]]},
+    ],
 )
 def test_a_snapshot_of_another_shape_is_refused(producers):
-    empty = [[], [], [], [], [], []]
     with pytest.raises(CorruptLogError):
-        decode_snapshot(seal(b"MPS1", [0, 0, producers, empty]))
+        decode_snapshot(seal(b"MPS1", [0, 0, producers, {}, [], [{}, {}, {}]]))
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        None,
+        [],
+        {1: [b"body-abc", 6, 0, 9, NOW_MS]},
+        {b"key": [b"body-abc", 6, 0, 9]},
+        {b"key": [None, 6, 0, 9, NOW_MS]},
+    ],
+)
+def test_a_snapshot_with_keys_of_another_shape_is_refused(keys):
+    with pytest.raises(CorruptLogError):
+        decode_snapshot(seal(b"MPS1", [0, 0, {}, keys, [], [{}, {}, {}]]))

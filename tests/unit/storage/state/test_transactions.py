@@ -20,9 +20,11 @@ from milena.model.errors import (
     TooManyTransactionsError,
 )
 from storage.state import transactions
-from storage.state.idempotency import IdempotencyEntry, add_shared_transactions
-from storage.state.producer_state import ACCEPT, WriterState, decode_snapshot, encode_snapshot
-from storage.state.transactions import AbortedRange, Identity, decode_transactions
+from storage.state.idempotency import IdempotencyEntry
+from storage.state.producer_state import ACCEPT, WriterState
+from storage.state.sealed import seal
+from storage.state.transactions import AbortedRange, Identity
+from storage.state.writer_snapshot import decode_snapshot, encode_snapshot
 
 NOW_MS = 1_700_000_000_000
 ONE, TWO, THREE = (1, 0), (2, 0), (3, 0)
@@ -216,18 +218,17 @@ def test_a_snapshot_has_what_a_shared_one_wrote_once_and_its_keys_have_it_in_com
     [
         None,
         [[]],
-        [[1, 0, 5, [], None]],
-        [[1, 0, 5, None, []]],
-        [[1, 0, 5, [], [[b"k" * 16, [[0, 0, 1]]]]]],
-        [[1, 0, 5, [], [[b"1" * 16, []]]]],
-        [[1, 0, 5, [], [[b"1" * 16, [[0, 0]]]]]],
-        [[1, 0, "x", [], []]],
+        [[[1, 0, 5, []], None]],
+        [[[1, 0, 5, None], {}]],
+        [[[1, 0, 5, []], {b"k" * 16: [[0, 0, 1]]}]],
+        [[[1, 0, 5, []], {ONE_KEY.key_hash: [[0, 0]]}]],
+        [[[1, 0, "x", []], {}]],
     ],
 )
 def test_what_is_no_row_of_keys_that_share_is_refused(rows: object) -> None:
-    entries = {ONE_KEY.key_hash: IdempotencyEntry(b"b" * 8, 6, 0, 1, NOW_MS)}
+    entries = {ONE_KEY.key_hash: (b"b" * 8, 6, 0, 1, NOW_MS)}
     with pytest.raises(CorruptLogError):
-        add_shared_transactions(entries, rows)
+        decode_snapshot(seal(b"MPS1", [0, 0, {}, entries, rows, [{}, {}, {}]]))
 
 
 def test_a_snapshot_tells_all_of_it() -> None:
@@ -236,7 +237,7 @@ def test_a_snapshot_tells_all_of_it() -> None:
     again = decode_snapshot(encode_snapshot(log.state.freeze(log.end)))
     assert again.transactions.open == log.state.transactions.open
     assert again.transactions.aborted == {TWO: AbortedRange(1, 2)}
-    assert again.transactions.encode() == log.state.transactions.encode()
+    assert again.transactions.tables() == log.state.transactions.tables()
     assert [again.transactions.stable_end(hw) for hw in (1, 3, 5)] == [0, 0, 0]
     assert again.idempotency == log.state.idempotency.freeze()
 
@@ -286,19 +287,18 @@ def test_one_too_many_is_refused_and_those_that_are_open_go_on(
 
 
 @pytest.mark.parametrize(
-    "value",
+    "tables",
     [
         None,
-        [[], []],
-        [[], [], None],
-        [[[1, 0, 0, 1, 1, NOW_MS, 1, 4, 40, "no bytes"]], [], []],
-        [[[1, 0, 0, 1, 1, NOW_MS, 1, 4, 40]], [], []],
-        [[[1, 0, 0, 1, 1, NOW_MS, 1, 4, 40, b"fifteen of bytes"[:15]]], [], []],
-        [[], [[1, 0, 0]], []],
-        [[], [[1, 0, 0, "x"]], []],
-        [[], [], [[1, 0, 0, 0, 0]]],
+        [{}, {}],
+        [{}, {}, None],
+        [{(1, 0): [0, 1, 1, NOW_MS, 1, 4, 40, "no bytes"]}, {}, {}],
+        [{(1, 0): [0, 1, 1, NOW_MS, 1, 4]}, {}, {}],
+        [{}, {(1, 0): [0]}, {}],
+        [{}, {(1, 0): [0, "x"]}, {}],
+        [{}, {}, {(1, 0): [0, 0]}],
     ],
 )
-def test_what_is_no_state_of_transactions_is_refused(value: object) -> None:
+def test_what_is_no_state_of_transactions_is_refused(tables: object) -> None:
     with pytest.raises(CorruptLogError):
-        decode_transactions(value)
+        decode_snapshot(seal(b"MPS1", [0, 0, {}, {}, [], tables]))
