@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import crc32c
-import msgpack  # type: ignore[import-untyped]  # ships no type hints
+import msgspec
 
 from milena.disk.files import Files
 from milena.model.errors import CorruptLogError, StartupError
@@ -77,31 +77,22 @@ def load_record(files: Files, directory: str) -> VoterRecord | None:
     if crc32c.crc32c(body).to_bytes(4, "big") != crc:
         raise CorruptLogError(f"{path} fails its checksum")
     try:
-        return _parse_record(path, msgpack.unpackb(body))
-    except (ValueError, msgpack.UnpackException) as error:
-        raise CorruptLogError(f"{path} is not a voter record: {error}") from error
-
-
-def _parse_record(path: str, fields: object) -> VoterRecord:
-    match fields:
-        case [version, *_] if version != _FORMAT_VERSION:
+        version, *_ = msgspec.msgpack.decode(body, type=list[object])
+        if version != _FORMAT_VERSION:
             raise CorruptLogError(f"{path} has format version {version}, not {_FORMAT_VERSION}")
-        case [_, int(node_id), list(voters), int(state)]:
-            ids = tuple(voter for voter in voters if type(voter) is int)
-            if len(ids) == len(voters):
-                return VoterRecord(node_id=node_id, voters=ids, state=BootstrapState(state))
-        case _:
-            pass
-    raise CorruptLogError(f"{path} is not a voter record")
+        _, node_id, voters, state = msgspec.msgpack.decode(
+            body, type=tuple[int, int, tuple[int, ...], BootstrapState]
+        )
+    except ValueError as error:
+        raise CorruptLogError(f"{path} is not a voter record: {error}") from error
+    return VoterRecord(node_id=node_id, voters=voters, state=state)
 
 
 def store_record(files: Files, directory: str, record: VoterRecord) -> None:
     """Write the record durably. If the record is unchanged, write nothing, so that this works on a full disk."""
     if load_record(files, directory) == record:
         return
-    body: bytes = msgpack.packb(
-        [_FORMAT_VERSION, record.node_id, list(record.voters), int(record.state)]
-    )
+    body = msgspec.msgpack.encode((_FORMAT_VERSION, record.node_id, record.voters, record.state))
     crc = crc32c.crc32c(body).to_bytes(4, "big")
     files.write_atomically(f"{directory}/{RECORD_NAME}", body + crc)
 

@@ -47,9 +47,9 @@ import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum, unique
-from typing import Final
+from typing import Annotated, Final
 
-import msgpack  # type: ignore[import-untyped]  # ships no type hints
+import msgspec
 
 PREFACE_BYTES: Final = 8
 PREFACE_MAGIC: Final = b"MLNA"
@@ -478,57 +478,46 @@ def _proof(key: bytes) -> bytes:
     return _derive(key, b"proof")
 
 
+_Hello = tuple[
+    int,
+    str,
+    bool,
+    BootstrapState,
+    int,
+    Annotated[tuple[int, ...], msgspec.Meta(max_length=_VOTERS_MAX)],
+    int,
+    Annotated[bytes, msgspec.Meta(min_length=_NONCE_BYTES, max_length=_NONCE_BYTES)],
+]
+"""The fields of a peer's identity, the node that it wants, and a nonce."""
+
+
 def _encode_hello(identity: PeerIdentity, wanted: int | None, nonce: bytes) -> bytes:
-    hello: bytes = msgpack.packb(
-        [
+    return msgspec.msgpack.encode(
+        (
             identity.node_id,
             identity.cluster_id,
             identity.is_voter,
-            int(identity.bootstrap),
+            identity.bootstrap,
             identity.incarnation,
-            list(identity.voters),
+            identity.voters,
             _ANY_NODE if wanted is None else wanted,
             nonce,
-        ]
+        )
     )
-    return hello
 
 
 def _decode_hello(hello: bytes) -> tuple[PeerIdentity, int]:
     try:
-        fields = msgpack.unpackb(hello, raw=False, max_map_len=0, max_ext_len=0)
-        node_id, cluster_id, is_voter, bootstrap, incarnation, voters, wanted, nonce = fields
-        _check_hello(
-            cluster_id, voters, nonce, is_voter=is_voter, numbers=(node_id, incarnation, wanted)
-        )
-        identity = PeerIdentity(
-            node_id=node_id,
-            cluster_id=cluster_id,
-            is_voter=is_voter,
-            bootstrap=BootstrapState(bootstrap),
-            incarnation=incarnation,
-            voters=tuple(voters),
-        )
-    except (ValueError, TypeError, msgpack.UnpackException) as error:
+        fields = msgspec.msgpack.decode(hello, type=_Hello)
+    except ValueError as error:
         raise PeerProtocolError(f"malformed hello: {error}") from error
+    node_id, cluster_id, is_voter, bootstrap, incarnation, voters, wanted, _ = fields
+    identity = PeerIdentity(
+        node_id=node_id,
+        cluster_id=cluster_id,
+        is_voter=is_voter,
+        bootstrap=bootstrap,
+        incarnation=incarnation,
+        voters=voters,
+    )
     return identity, wanted
-
-
-def _check_hello(
-    cluster_id: object,
-    voters: object,
-    nonce: object,
-    *,
-    is_voter: object,
-    numbers: tuple[object, object, object],
-) -> None:
-    if not all(type(value) is int for value in numbers):
-        raise ValueError("an id is not an integer")
-    if not isinstance(cluster_id, str) or type(is_voter) is not bool:
-        raise ValueError("a field has the wrong type")
-    if not isinstance(voters, list) or len(voters) > _VOTERS_MAX:
-        raise ValueError("voters is not a short list")
-    if not all(type(voter) is int for voter in voters):
-        raise ValueError("a voter id is not an integer")
-    if not isinstance(nonce, bytes) or len(nonce) != _NONCE_BYTES:
-        raise ValueError(f"the nonce is not {_NONCE_BYTES} bytes")

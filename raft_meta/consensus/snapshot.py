@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import crc32c
-import msgpack  # type: ignore[import-untyped]  # ships no type hints
+import msgspec
 
 from milena.disk.files import File, Files
 from milena.model.errors import CorruptLogError, DiskFullError
@@ -90,12 +90,12 @@ def write_snapshot(files: Files, path: str, meta: SnapshotMeta, chunks: Iterable
     file = files.open(path, create=True)
     try:
         writer = _SnapshotWriter(file)
-        writer.write(_HEAD, msgpack.packb([FORMAT_VERSION, meta.last, meta.previous]))
+        writer.write(_HEAD, msgspec.msgpack.encode((FORMAT_VERSION, meta.last, meta.previous)))
         count = 0
         for chunk in chunks:
             writer.write(_CHUNK, chunk)
             count += 1
-        writer.write(_END, msgpack.packb([count]))
+        writer.write(_END, msgspec.msgpack.encode([count]))
         file.sync()
     except DiskFullError:
         files.remove(path)
@@ -130,12 +130,12 @@ class SnapshotReader:
         if kind != _HEAD:
             raise self._corrupt("it has no head")
         try:
-            version, last, previous = msgpack.unpackb(payload, use_list=False)
-            if version != FORMAT_VERSION:
-                raise self._corrupt(f"its format version is {version}")
-            meta = SnapshotMeta(_entry(last), _entry(previous))
-        except (ValueError, TypeError, msgpack.UnpackException) as error:
+            version, last, previous = msgspec.msgpack.decode(payload, type=tuple[int, Entry, Entry])
+        except ValueError as error:
             raise self._corrupt("its head is malformed") from error
+        if version != FORMAT_VERSION:
+            raise self._corrupt(f"its format version is {version}")
+        meta = SnapshotMeta(last, previous)
         if meta.previous[1] + 1 != meta.last[1]:
             raise self._corrupt("its head contradicts itself")
         return meta
@@ -156,7 +156,7 @@ class SnapshotReader:
                 break
             count += 1
             yield payload
-        if kind != _END or payload != msgpack.packb([count]) or position != self._size:
+        if kind != _END or payload != msgspec.msgpack.encode([count]) or position != self._size:
             raise self._corrupt("its end is wrong")
 
     def _record(self, position: int, previous: int) -> tuple[bytes, bytes, int, int]:
@@ -174,14 +174,6 @@ class SnapshotReader:
 
     def _corrupt(self, reason: str) -> CorruptLogError:
         return CorruptLogError(f"snapshot {self._path} is not usable: {reason}")
-
-
-def _entry(fields: object) -> Entry:
-    match fields:
-        case (bytes(command), int(index), int(term)):
-            return command, index, term
-        case _:
-            raise ValueError("not an entry")
 
 
 class OutgoingTransfer:
