@@ -8,7 +8,9 @@ node: it becomes the response, and the command has no other effect. Any other er
 propagates.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, get_args
 
 from milena.model.errors import (
     ConflictError,
@@ -56,23 +58,38 @@ _REFUSALS = (
     FateUnknownError,
 )
 
-GroupsCommand = (
-    groups.GroupCommand
-    | classic_groups.ClassicGroupCommand
-    | offsets.OffsetCommand
-    | consumers.ConsumerCommand
-)
-"""Commands about groups, offsets and REST consumers."""
-
-ClientCommand = (
-    c.AllocateProducer
-    | c.ForgetProducers
-    | GroupsCommand
-    | transactions.TransactionCommand
-    | transactional_ids.TransactionalIdCommand
-    | access.AccessCommand
-)
-"""Commands about producers, groups, offsets, REST consumers, transactions and access."""
+APPLY: dict[type, Callable[[Image, int, WallMs, Any], Outcome]] = {
+    kind: apply_kind
+    for kinds, apply_kind in (
+        (access.AccessCommand, access.apply),
+        (
+            brokers.BrokerCommand,
+            lambda image, index, _, command: brokers.apply(image, index, command),
+        ),
+        (classic_groups.ClassicGroupCommand, classic_groups.apply),
+        (cluster.ClusterCommand, lambda image, _, __, command: cluster.apply(image, command)),
+        (consumers.ConsumerCommand, consumers.apply),
+        (groups.GroupCommand, groups.apply),
+        (offsets.OffsetCommand, offsets.apply),
+        (
+            partitions.PartitionCommand,
+            lambda image, _, __, command: partitions.apply(image, command),
+        ),
+        (
+            c.AllocateProducer | c.ForgetProducers,
+            lambda image, _, now_ms, command: producers.apply(image, now_ms, command),
+        ),
+        (
+            reassignments.ReassignmentCommand,
+            lambda image, _, __, command: reassignments.apply(image, command),
+        ),
+        (topics.TopicCommand, topics.apply),
+        (transactional_ids.TransactionalIdCommand, transactional_ids.apply),
+        (transactions.TransactionCommand, transactions.apply),
+    )
+    for kind in get_args(kinds) or (kinds,)
+}
+"""How to apply each type of command."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +122,8 @@ def apply(image: Image, index: int, envelope: c.Envelope) -> Applied:
         return Applied(replace(image, index=index, now_ms=now_ms), repeated)
     refusal: MilenaError | None = None
     try:
-        outcome = _dispatch(image, index, now_ms, envelope.command)
+        _check_allowed(image, envelope.command)
+        outcome = APPLY[type(envelope.command)](image, index, now_ms, envelope.command)
         response = kept = encode_response(outcome.response)
     except _REFUSALS as error:
         outcome, response, refusal = Outcome(image), encode_error(error), error
@@ -122,73 +140,6 @@ def apply(image: Image, index: int, envelope: c.Envelope) -> Applied:
         proposers=proposers.with_response(after, envelope, kept),
     )
     return Applied(after, response, refusal, change)
-
-
-def _dispatch(image: Image, index: int, now_ms: WallMs, command: c.Command) -> Outcome:
-    _check_allowed(image, command)
-    match command:
-        case (
-            c.InitCluster()
-            | c.ClaimController()
-            | c.CheckImage()
-            | c.CorrectTime()
-            | c.SetFeatureLevel()
-            | c.ForgetAudited()
-            | c.NoteAction()
-        ):
-            return cluster.apply(image, command)
-        case (
-            c.RegisterBroker()
-            | c.UnfenceBroker()
-            | c.FenceBroker()
-            | c.DrainBroker()
-            | c.UnregisterBroker()
-            | c.SetKafkaAddresses()
-        ):
-            return brokers.apply(image, index, command)
-        case c.CreateTopic() | c.DeleteTopic() | c.AddPartitions() | c.AlterConfigs():
-            return topics.apply(image, index, now_ms, command)
-        case c.ElectLeaders() | c.AlterIsr() | c.GiveUpReplicas():
-            return partitions.apply(image, command)
-        case c.ReassignPartitions() | c.StepReassignments():
-            return reassignments.apply(image, command)
-        case _:
-            return _dispatch_clients(image, index, now_ms, command)
-
-
-def _dispatch_clients(image: Image, index: int, now_ms: WallMs, command: ClientCommand) -> Outcome:
-    match command:
-        case c.AllocateProducer() | c.ForgetProducers():
-            return producers.apply(image, now_ms, command)
-        case c.EndTransactions() | c.FinishMarkers():
-            return transactions.apply(image, index, now_ms, command)
-        case c.InitTransactionalId() | c.EnlistInTransactions():
-            return transactional_ids.apply(image, index, now_ms, command)
-        case (
-            c.InitAccess()
-            | c.SetAccessMode()
-            | c.PutUser()
-            | c.DeleteUser()
-            | c.CreateToken()
-            | c.DeleteTokens()
-            | c.AlterAcls()
-            | c.AlterQuota()
-        ):
-            return access.apply(image, index, now_ms, command)
-        case _:
-            return _dispatch_groups(image, index, now_ms, command)
-
-
-def _dispatch_groups(image: Image, index: int, now_ms: WallMs, command: GroupsCommand) -> Outcome:
-    match command:
-        case c.AlterGroup() | c.DeleteGroup():
-            return groups.apply(image, index, now_ms, command)
-        case c.PutClassicGroup():
-            return classic_groups.apply(image, index, now_ms, command)
-        case c.CommitOffsets() | c.ExpireOffsets() | c.DeleteOffsets():
-            return offsets.apply(image, index, now_ms, command)
-        case c.PutConsumer() | c.DeleteConsumers():
-            return consumers.apply(image, index, now_ms, command)
 
 
 def _check_allowed(image: Image, command: c.Command) -> None:

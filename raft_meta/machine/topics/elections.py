@@ -18,6 +18,7 @@ The new isr has only live, sound members. The other replicas must catch up with 
 """
 
 from dataclasses import dataclass
+from operator import itemgetter
 
 from raft_meta.machine.commands import LeaderChange
 from raft_meta.machine.image import Image, Partition, PartitionKey, Suspect
@@ -147,11 +148,7 @@ def plan_preferred(image: Image) -> tuple[LeaderChange, ...]:
 
 
 def _in_order(image: Image) -> list[tuple[PartitionKey, Partition]]:
-    return sorted(image.partitions.items(), key=_key_of)
-
-
-def _key_of(item: tuple[PartitionKey, Partition]) -> PartitionKey:
-    return item[0]
+    return sorted(image.partitions.items(), key=itemgetter(0))
 
 
 def _change(

@@ -26,6 +26,7 @@ The command that applies the plan compares epochs. So if the partition has chang
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 
 from milena.model.errors import (
     ConflictError,
@@ -296,11 +297,7 @@ class StepPlan:
 def running(image: Image) -> list[tuple[PartitionKey, Partition]]:
     """Return the partitions with a reassignment, waiting or started, in order of keys."""
     found = [item for item in image.partitions.items() if item[1].moving is not None]
-    return sorted(found, key=_key_of)
-
-
-def _key_of(item: tuple[PartitionKey, Partition]) -> PartitionKey:
-    return item[0]
+    return sorted(found, key=itemgetter(0))
 
 
 def plan_steps(image: Image) -> StepPlan:

@@ -20,9 +20,10 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice, pairwise
+from operator import itemgetter
 
 from milena.model.errors import BrokerNotFoundError, InvalidReplicationError
-from raft_meta.machine.image import Image, Partition, PartitionKey
+from raft_meta.machine.image import Image, PartitionKey
 from raft_meta.machine.topics import partitions
 
 CANDIDATES_MAX = 200
@@ -150,10 +151,6 @@ def _way_back(came_from: dict[int, int], end: int) -> list[int]:
     return path[::-1]
 
 
-def _key_of(item: tuple[PartitionKey, Partition]) -> PartitionKey:
-    return item[0]
-
-
 class _Layout:
     """The replicas and leaders of all brokers while a plan is made: each planned move changes them.
 
@@ -171,7 +168,7 @@ class _Layout:
         self._rack_of = {b.broker_id: b.rack for b in image.brokers.values()}
         self._before = {
             key: state.replicas if state.moving is None else state.moving.target
-            for key, state in sorted(image.partitions.items(), key=_key_of)
+            for key, state in sorted(image.partitions.items(), key=itemgetter(0))
         }
         self.replicas = dict(self._before)
         self.held: dict[int, dict[PartitionKey, None]] = {b: {} for b in image.brokers}

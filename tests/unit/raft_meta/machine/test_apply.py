@@ -15,7 +15,7 @@ from milena.model.errors import (
 from milena.model.types import WallMs
 from raft_meta.machine import codec
 from raft_meta.machine import commands as c
-from raft_meta.machine.apply import apply
+from raft_meta.machine.apply import APPLY, apply
 from raft_meta.machine.image import Image
 from raft_meta.machine.topics import topics
 from tests.support.machine.images import TOPIC_ID, Cluster, register
@@ -25,6 +25,10 @@ def envelope(command: c.Command, *, sequence: int = 1, now_ms: int = 0) -> c.Env
     return c.Envelope(
         proposer=1, incarnation=1, sequence=sequence, now_ms=WallMs(now_ms), command=command
     )
+
+
+def test_every_command_can_be_applied() -> None:
+    assert APPLY.keys() == codec.LEVELS.keys()
 
 
 def test_applied_time_never_runs_backwards() -> None:
