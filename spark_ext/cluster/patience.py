@@ -17,19 +17,27 @@ cluster, so a task that cannot connect meets an outage and not a wrong URL.
 T = TypeVar("T")
 
 
-async def patiently(ask: Callable[[], Awaitable[T]], clock: Clock | None = None) -> T:
+async def patiently(
+    ask: Callable[[], Awaitable[T]],
+    clock: Clock | None = None,
+    *,
+    patience_ms: float = PATIENCE_MS,
+    can_pass: Callable[[ClientError], bool] = is_worth_another_try,
+    before_retry: Callable[[], None] = lambda: None,
+) -> T:
     """Return the response to a call that is safe to repeat; retry it while its error can pass.
 
     Raises:
-        ClientError: a permanent refusal, or ``PATIENCE_MS`` have passed.
+        ClientError: a permanent refusal, or ``patience_ms`` have passed.
     """
     clock = SystemClock() if clock is None else clock
-    patience = Patience(PATIENCE_MS)
+    patience = Patience(patience_ms)
     while True:
         try:
             return await ask()
         except ClientError as error:
             wait_ms = patience.on_failure(clock.now_ms())
-            if wait_ms is None or not is_worth_another_try(error):
+            if wait_ms is None or not can_pass(error):
                 raise
+        before_retry()
         await clock.sleep(wait_ms)

@@ -10,9 +10,9 @@ from milena.cluster.routing import NodeRoutes
 from milena.cluster.view import TopicView
 from milena.errors import ClientError, TargetNotFoundError
 from milena.model.clock import Clock, SystemClock
-from milena.reading.patience import Patience
 from milena.records import StartAt, TimestampMs, TopicPartition
 from spark_ext.cluster.ends import PartitionEnds, TimeQuery
+from spark_ext.cluster.patience import patiently
 from spark_ext.options.parsing import Fetching, ReadOptions, WriteOptions
 
 ELECTION_MS = 30_000
@@ -88,17 +88,14 @@ class Questions:
         return await asyncio.gather(*(self._patiently(ask, question) for question in questions))
 
     async def _patiently(self, ask: Callable[[Q], Awaitable[T]], question: Q) -> T:
-        patience = Patience(self._patience_ms)
         async with self._room:
-            while True:
-                try:
-                    return await ask(question)
-                except ClientError as error:
-                    wait_ms = patience.on_failure(self._clock.now_ms())
-                    if wait_ms is None or not error.is_retriable:
-                        raise
-                    self._client.metadata.mark_stale()
-                await self._clock.sleep(wait_ms)
+            return await patiently(
+                lambda: ask(question),
+                self._clock,
+                patience_ms=self._patience_ms,
+                can_pass=lambda error: error.is_retriable,
+                before_retry=self._client.metadata.mark_stale,
+            )
 
     async def ends_of(self, partition: TopicPartition) -> PartitionEnds:
         """Return the current readable offsets of a partition, from its leader."""

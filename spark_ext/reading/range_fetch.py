@@ -23,6 +23,7 @@ from milena.errors import (
 from milena.model.clock import Clock
 from milena.reading.patience import Patience
 from milena.records import FetchedChunk
+from spark_ext.cluster.patience import patiently
 from spark_ext.errors import DataLossError, StalledReadError
 from spark_ext.options.parsing import Fetching
 from spark_ext.reading.paused_loop import PausedClock
@@ -173,17 +174,16 @@ class _RangeFetcher:
             await self._clock.sleep(wait_ms)
 
     async def _topic(self, name: str) -> TopicView:
-        patience = Patience(self._fetching.poll_timeout_ms)
-        while True:
-            try:
-                return await self._client.metadata.topic(name)
-            except ClientError as error:
-                wait_ms = patience.on_failure(self._clock.now_ms())
-                if not is_worth_another_try(error):
-                    raise
-                if wait_ms is None:
-                    raise self._stalled(f"topic {name}", error) from error
-            await self._clock.sleep(wait_ms)
+        try:
+            return await patiently(
+                lambda: self._client.metadata.topic(name),
+                self._clock,
+                patience_ms=self._fetching.poll_timeout_ms,
+            )
+        except ClientError as error:
+            if not is_worth_another_try(error):
+                raise
+            raise self._stalled(f"topic {name}", error) from error
 
     async def check_topics(self, ranges: Iterable[PlannedRange]) -> None:
         """Check after the last record that the planned topics still exist. If so, all records came from them."""

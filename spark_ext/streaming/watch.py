@@ -14,9 +14,9 @@ from milena.cluster.first_of import first_of
 from milena.cluster.view import TopicView
 from milena.errors import ClientError, OutOfRangeError, TargetNotFoundError
 from milena.model.clock import Clock
-from milena.reading.patience import Patience
 from milena.records import TopicPartition
 from spark_ext.cluster.ends import PartitionEnds, TimeQuery
+from spark_ext.cluster.patience import patiently
 from spark_ext.cluster.questions import Questions, all_urls
 from spark_ext.options.parsing import ReadOptions
 from spark_ext.options.selection import named_topics, selects
@@ -70,17 +70,14 @@ class StreamWatch:
         Raises:
             ClientError: the cluster does not respond.
         """
-        patience = Patience(self._options.fetching.poll_timeout_ms)
-        while True:
-            try:
-                return await self._look(known)
+        return await patiently(
+            lambda: self._look(known),
+            self._clock,
+            patience_ms=self._options.fetching.poll_timeout_ms,
             # A topic was deleted after the metadata were fetched.
-            except TargetNotFoundError:
-                wait_ms = patience.on_failure(self._clock.now_ms())
-                if wait_ms is None:
-                    raise
-            self.mark_stale()
-            await self._clock.sleep(wait_ms)
+            can_pass=lambda error: isinstance(error, TargetNotFoundError),
+            before_retry=self.mark_stale,
+        )
 
     async def _look(self, known: Collection[str]) -> Sighting:
         self._news.clear()

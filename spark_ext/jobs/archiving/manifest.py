@@ -16,7 +16,7 @@ that was deleted and created again has another id, and its own entry.
 """
 
 import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum, unique
 from itertools import pairwise
 
@@ -24,7 +24,7 @@ from crc32c import crc32c
 
 from milena.errors import UnexpectedAnswerError
 from milena.fields import AnswerFields, Json
-from spark_ext.jobs.running.amounts import counted
+from spark_ext.jobs.running.amounts import counted, json_fields
 from spark_ext.jobs.running.errors import DamagedArchiveError, JobInputError
 
 FORMAT = 1
@@ -300,8 +300,9 @@ def _checksum(content: dict[str, Json]) -> int:
 def _as_json(manifest: Manifest) -> dict[str, Json]:
     topics: dict[tuple[str, str], list[Json]] = {}
     for partition in manifest.partitions:
-        key = partition.key
-        topics.setdefault((key.topic, key.topic_id), []).append(_partition_json(partition))
+        key, fields = partition.key, json_fields(partition)
+        fields["partition"] = fields.pop("key")["partition"]
+        topics.setdefault((key.topic, key.topic_id), []).append(fields)
     return {
         "format": FORMAT,
         "cluster_id": manifest.cluster_id,
@@ -313,49 +314,16 @@ def _as_json(manifest: Manifest) -> dict[str, Json]:
     }
 
 
-def _partition_json(partition: PartitionArchive) -> Json:
-    return {
-        "partition": partition.key.partition,
-        "start_offset": partition.start_offset,
-        "next_offset": partition.next_offset,
-        "files": [
-            {
-                "path": file.path,
-                "first_offset": file.first_offset,
-                "last_offset": file.last_offset,
-                "records": file.records,
-                "bytes": file.size_bytes,
-                "crc32c": file.crc32c,
-            }
-            for file in partition.files
-        ],
-        "gaps": [asdict(gap) for gap in partition.gaps],
-    }
-
-
 def _partition(topic: str, topic_id: str, fields: AnswerFields) -> PartitionArchive:
-    return PartitionArchive(
-        key=PartitionKey(topic=topic, topic_id=topic_id, partition=fields.integer("partition")),
-        start_offset=fields.integer("start_offset"),
-        next_offset=fields.integer("next_offset"),
+    return fields.read(
+        PartitionArchive,
+        key=fields.read(PartitionKey, topic=topic, topic_id=topic_id),
         files=tuple(
-            ArchivedFile(
-                path=file.text("path"),
-                first_offset=file.integer("first_offset"),
-                last_offset=file.integer("last_offset"),
-                records=file.integer("records"),
-                size_bytes=file.integer("bytes"),
-                crc32c=file.integer("crc32c"),
-            )
+            file.read(ArchivedFile, size_bytes=file.integer("bytes"))
             for file in fields.objects("files")
         ),
         gaps=tuple(
-            ArchiveGap(
-                start=gap.integer("start"),
-                end=gap.integer("end"),
-                reason=GapReason(gap.text("reason")),
-                missing=gap.integer("missing"),
-            )
+            gap.read(ArchiveGap, reason=GapReason(gap.text("reason")))
             for gap in fields.objects("gaps")
         ),
     )

@@ -17,7 +17,7 @@ from milena.fields import Json
 from spark_ext.jobs.archiving.directory import ArchiveWriter
 from spark_ext.jobs.archiving.manifest import Manifest, PartitionKey
 from spark_ext.jobs.archiving.plan import ArchivePlan, PartitionState, ReadRange, Runs, make_plan
-from spark_ext.jobs.running.amounts import counted
+from spark_ext.jobs.running.amounts import counted, json_fields
 from spark_ext.jobs.running.errors import JobInputError, LostRecordsError
 
 
@@ -243,17 +243,6 @@ def summary_json(summary: RunSummary) -> Json:
         "losses": list(summary.losses),
         "leftovers": list(summary.leftovers),
         "partitions": [
-            {
-                "topic": p.key.topic,
-                "topic_id": p.key.topic_id,
-                "partition": p.key.partition,
-                "start_offset": p.start_offset,
-                "next_offset": p.next_offset,
-                "records": p.records,
-                "files": p.files,
-                "bytes": p.size_bytes,
-                "behind": p.behind,
-            }
-            for p in summary.partitions
+            {**fields.pop("key"), **fields} for fields in map(json_fields, summary.partitions)
         ],
     }

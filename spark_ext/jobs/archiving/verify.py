@@ -135,9 +135,7 @@ def verdict_json(verdict: ArchiveVerdict) -> Json:
         "files": len(verdict.manifest.paths()),
         "partitions": [
             {
-                "topic": p.key.topic,
-                "topic_id": p.key.topic_id,
-                "partition": p.key.partition,
+                **asdict(p.key),
                 "start_offset": p.start_offset,
                 "next_offset": p.next_offset,
                 "records": p.records,

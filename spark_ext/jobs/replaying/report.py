@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from milena.cluster.view import TopicView
 from milena.commands.output import table
 from milena.fields import Json
-from spark_ext.jobs.running.amounts import counted
+from spark_ext.jobs.running.amounts import counted, json_fields
 
 DAY_MS = 86_400_000
 
@@ -99,15 +99,5 @@ def report_json(report: ReplayReport) -> Json:
         "files": report.files,
         "skipped": report.skipped,
         "notes": list(report.notes),
-        "partitions": [
-            {
-                "partition": p.partition,
-                "next_offset": p.next_offset,
-                "records": p.records,
-                "bytes": p.size_bytes,
-                "files": p.files,
-                "skipped": p.skipped,
-            }
-            for p in report.partitions
-        ],
+        "partitions": [json_fields(p) for p in report.partitions],
     }
