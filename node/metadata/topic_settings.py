@@ -1,10 +1,11 @@
 """Topic configs for producing and reading: with types, and parsed only when a topic changes."""
 
+from dataclasses import fields
+
 from milena.model.types import Codec
 from raft_meta.machine.image import Topic
 from raft_meta.machine.topics.configs import TopicSettings
 from storage.segments.log_config import LogConfig
-from storage.segments.retention import UNLIMITED
 
 _CODECS = {
     "producer": Codec.NONE,
@@ -19,6 +20,11 @@ _parsed: dict[str, tuple[Topic, TopicSettings]] = {}
 """Topic id → (topic, settings). Topic objects never change, so the entry is valid if the topic is the same object."""
 
 _PARSED_MAX = 10_000
+
+_OF_LOGS = {field.name for field in fields(LogConfig)} & {
+    field.name for field in fields(TopicSettings)
+}
+"""Settings of a log that are settings of its topic, under the same names."""
 
 
 def topic_settings(topic: Topic) -> TopicSettings:
@@ -54,23 +60,4 @@ def stored_codec(settings: TopicSettings, *, is_v2: bool = False) -> Codec | Non
 
 def log_config(settings: TopicSettings) -> LogConfig:
     """Return the topic's settings in the form that storage uses."""
-    return LogConfig(
-        segment_bytes=settings.segment_bytes,
-        index_interval_bytes=settings.index_interval_bytes,
-        flush_messages=settings.flush_messages,
-        flush_ms=settings.flush_ms,
-        retention_ms=_or_unlimited(settings.retention_ms),
-        retention_bytes=_or_unlimited(settings.retention_bytes),
-        max_message_bytes=settings.max_message_bytes,
-        segment_ms=settings.segment_ms,
-        is_deleting=settings.is_deleting,
-        is_compacted=settings.is_compacted,
-        min_compaction_lag_ms=settings.min_compaction_lag_ms,
-        max_compaction_lag_ms=settings.max_compaction_lag_ms,
-        min_cleanable_dirty_ratio=settings.min_cleanable_dirty_ratio,
-        delete_retention_ms=settings.delete_retention_ms,
-    )
-
-
-def _or_unlimited(limit: int | None) -> int:
-    return UNLIMITED if limit is None else limit
+    return LogConfig(**{name: getattr(settings, name) for name in _OF_LOGS})

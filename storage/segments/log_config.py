@@ -2,8 +2,6 @@
 
 from dataclasses import dataclass
 
-from storage.segments.retention import UNLIMITED
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogConfig:
@@ -15,8 +13,8 @@ class LogConfig:
         flush_messages: 1 = strict: a record counts as stored once it is synced. N = relaxed: the log is synced after N
             records.
         flush_ms: relaxed logs are synced when a record has waited this long; None = never by time.
-        retention_ms: age of a segment's youngest record at which the segment is removed; -1 = never.
-        retention_bytes: the oldest segments are removed while at least this many bytes are left; -1 = no limit.
+        retention_ms: age of a segment's youngest record at which the segment is removed; None = never.
+        retention_bytes: the oldest segments are removed while at least this many bytes are left; None = no limit.
         max_message_bytes: size of the largest batch that the log accepts.
         preallocate_bytes: the largest step by which a segment's file grows; 0 = exactly as needed.
         checkpoint_bytes: appended bytes after which a checkpoint moves the recovery point within a segment. Recovery
@@ -34,8 +32,8 @@ class LogConfig:
     index_interval_bytes: int = 4096
     flush_messages: int = 1
     flush_ms: int | None = None
-    retention_ms: int = 7 * 24 * 3_600_000
-    retention_bytes: int = UNLIMITED
+    retention_ms: int | None = 7 * 24 * 3_600_000
+    retention_bytes: int | None = None
     max_message_bytes: int = 8 << 20
     preallocate_bytes: int = 4 << 20
     checkpoint_bytes: int = 16 << 20

@@ -9,16 +9,13 @@ from collections.abc import Sequence
 from milena.model.types import NO_TIMESTAMP
 from storage.segments.index import SegmentSummary
 
-UNLIMITED = -1
-"""No limit; a value of ``retention_ms`` and ``retention_bytes``."""
-
 
 def retained_start(
     segments: Sequence[SegmentSummary],
     *,
     now_ms: int,
-    retention_ms: int,
-    retention_bytes: int,
+    retention_ms: int | None,
+    retention_bytes: int | None,
     deletable_end: int,
 ) -> int:
     """Return the base offset of the first segment to keep; the end of the last segment if none is kept.
@@ -26,16 +23,16 @@ def retained_start(
     Args:
         segments: all segments, oldest first, including the active one.
         now_ms: wall clock.
-        retention_ms: the highest age of a segment's youngest record; -1 = no limit.
-        retention_bytes: at least this many bytes are kept, and less than a segment more; -1 = no limit.
+        retention_ms: the highest age of a segment's youngest record; None = no limit.
+        retention_bytes: at least this many bytes are kept, and less than a segment more; None = no limit.
         deletable_end: segments that end above this offset are kept.
     """
-    excess = sum(segment.size_bytes for segment in segments) - retention_bytes
+    excess = sum(segment.size_bytes for segment in segments) - (retention_bytes or 0)
     start = segments[0].base_offset
     for segment in segments:
         if segment.next_offset > deletable_end or segment.size_bytes == 0:
             break
-        is_too_much = retention_bytes != UNLIMITED and excess >= segment.size_bytes
+        is_too_much = retention_bytes is not None and excess >= segment.size_bytes
         if not is_too_much and not _is_too_old(segment, now_ms, retention_ms):
             break
         excess -= segment.size_bytes
@@ -43,9 +40,9 @@ def retained_start(
     return start
 
 
-def _is_too_old(segment: SegmentSummary, now_ms: int, retention_ms: int) -> bool:
+def _is_too_old(segment: SegmentSummary, now_ms: int, retention_ms: int | None) -> bool:
     return (
-        retention_ms != UNLIMITED
+        retention_ms is not None
         and segment.max_timestamp_ms != NO_TIMESTAMP
         and now_ms - segment.max_timestamp_ms > retention_ms
     )

@@ -319,7 +319,7 @@ def test_what_is_not_synced_does_not_go(log):
 
 
 def test_a_log_is_held_to_its_size(log):
-    log.config = replace(log.config, retention_bytes=6000, retention_ms=-1)
+    log.config = replace(log.config, retention_bytes=6000, retention_ms=None)
     fill(log, 60)
     log.flushing.sync_all()
     log.start.apply_retention(NOW_MS, 120)

@@ -3,7 +3,7 @@
 import pytest
 
 from storage.segments.index import SegmentSummary
-from storage.segments.retention import UNLIMITED, forgettable, retained_start
+from storage.segments.retention import forgettable, retained_start
 
 SEGMENTS = (
     SegmentSummary(0, 10, 1000, 100),
@@ -16,8 +16,8 @@ SEGMENTS = (
 def start(
     *,
     now_ms=1000,
-    retention_ms=UNLIMITED,
-    retention_bytes=UNLIMITED,
+    retention_ms=None,
+    retention_bytes=None,
     deletable_end=35,
     segments=SEGMENTS,
 ):
