@@ -16,7 +16,6 @@ from contextlib import closing
 from dataclasses import dataclass
 
 from milena.disk.files import Buffer, File
-from milena.model.batch.header import BatchHeader
 from milena.model.errors import DiskFullError
 from storage.compaction.mark import CompactionMark, read_mark, write_mark
 from storage.compaction.policy import (
@@ -303,7 +302,7 @@ class _CleanedSegment:
         """
         total = 0
         for batch in batches:
-            _add(self.segment, batch.header)
+            self.segment.add_batch(batch.header)
             # Copy the batch: a reference would keep the whole chunk that it was read with alive.
             self._pending.append(bytes(batch.content))
             total += batch.header.batch_bytes
@@ -340,9 +339,3 @@ class _CleanedSegment:
             self._file.close()
             self._file = None
             self._files.remove(self._path)
-
-
-def _add(segment: Segment, header: BatchHeader) -> None:
-    segment.add_batch(
-        header.base_offset, header.next_offset, header.batch_bytes, header.latest_timestamp_ms
-    )

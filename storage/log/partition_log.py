@@ -419,12 +419,7 @@ class PartitionLog:
 
     def _count_in(self, segment: Segment, header: BatchHeader) -> None:
         self.state.writers.record(header, header.base_offset, header.append_time_ms)
-        segment.add_batch(
-            header.base_offset,
-            header.next_offset,
-            header.batch_bytes,
-            header.latest_timestamp_ms,
-        )
+        segment.add_batch(header)
 
     # Reading.
 

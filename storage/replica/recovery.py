@@ -333,7 +333,7 @@ class _Recovery:
                 if header.base_offset >= next_offset:
                     break
                 self._scanned_bytes += header.batch_bytes
-                _add(segment, header)
+                segment.add_batch(header)
             reason = "the log file ends there"
         except CorruptLogError as error:
             reason = str(error)
@@ -354,7 +354,7 @@ class _Recovery:
         # The index may be wrong too. Check the batches from the start of the file, and count only sound ones.
         with suppress(CorruptLogError):
             for header in self._checked(file, 0, file.size(), segment.base_offset):
-                _add(segment, header)
+                segment.add_batch(header)
         raise _DamageError(f"{file.path} is damaged at offset {segment.next_offset}: {reason}")
 
     # From the recovery point on.
@@ -397,7 +397,7 @@ class _Recovery:
                     segment.cut_leftovers()
                     return False
                 self._note(header)
-                _add(segment, header)
+                segment.add_batch(header)
                 self._scanned_bytes += header.batch_bytes
         except CorruptLogError as error:
             return self._end_segment(segment, size, error)
@@ -592,12 +592,6 @@ class _Recovery:
             base_offset,
             index_interval_bytes=self._replica.index_interval_bytes,
         )
-
-
-def _add(segment: Segment, header: BatchHeader) -> None:
-    segment.add_batch(
-        header.base_offset, header.next_offset, header.batch_bytes, header.latest_timestamp_ms
-    )
 
 
 def _leading_zeros(file: File, position: int, end: int) -> int:

@@ -341,20 +341,18 @@ class Segment:
             file.sync()
         self.allocated_bytes = self.size_bytes
 
-    def add_batch(
-        self, base_offset: int, next_offset: int, batch_bytes: int, timestamp_ms: int
-    ) -> None:
+    def add_batch(self, header: BatchHeader) -> None:
         """Add the batch that was written at ``size_bytes`` to the segment: its size, offsets, timestamp and index."""
         index = self._index
         assert index is not None, f"segment {self.base_offset} is sealed"
         position = self.size_bytes
         positions = index.positions
         if not positions or position - positions[-1] >= self._index_interval_bytes:
-            index.add(base_offset, position, self.max_timestamp_ms)
-        self._remember(base_offset, position)
-        self.max_timestamp_ms = max(self.max_timestamp_ms, timestamp_ms)
-        self.size_bytes = position + batch_bytes
-        self.next_offset = next_offset
+            index.add(header.base_offset, position, self.max_timestamp_ms)
+        self._remember(header.base_offset, position)
+        self.max_timestamp_ms = max(self.max_timestamp_ms, header.latest_timestamp_ms)
+        self.size_bytes = position + header.batch_bytes
+        self.next_offset = header.next_offset
 
     def _remember(self, base_offset: int, position: int) -> None:
         offsets, positions = self._recent
@@ -401,12 +399,7 @@ class Segment:
             index_interval_bytes=self._index_interval_bytes,
         )
         for _, header in scan_batches(self.file, 0, end):
-            rebuilt.add_batch(
-                header.base_offset,
-                header.next_offset,
-                header.batch_bytes,
-                header.latest_timestamp_ms,
-            )
+            rebuilt.add_batch(header)
         return rebuilt.load_index()
 
     def read(

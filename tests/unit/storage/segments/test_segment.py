@@ -41,10 +41,7 @@ def add(segment, *, records=1, value_bytes=20, timestamp_ms=NOW_MS, allocation_e
         append_time_ms=NOW_MS,
     )
     segment.write([batch], len(batch), allocation_end=allocation_end)
-    header = decode_header(batch)
-    segment.add_batch(
-        header.base_offset, header.next_offset, header.batch_bytes, header.latest_timestamp_ms
-    )
+    segment.add_batch(decode_header(batch))
     return batch
 
 
