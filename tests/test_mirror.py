@@ -168,6 +168,7 @@ UNTESTED = frozenset(
         "node.services.transactions.slots",
         "raft_meta.consensus.installer",
         "raft_meta.consensus.outbox",
+        "raft_meta.consensus.parts",
         "raft_meta.consensus.raft_quorum",
         "raft_meta.consensus.replicator",
         "raft_meta.consensus.snapshotter",

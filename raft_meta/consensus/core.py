@@ -33,7 +33,6 @@ Not implemented: changes of membership, read leases, log entries above the appen
 import logging
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final, cast
 
 from milena.model.errors import CorruptLogError
@@ -42,9 +41,10 @@ from raft_meta.consensus.installer import Installer
 from raft_meta.consensus.library import COMMAND, NO_OP, Callback, Failure, Library
 from raft_meta.consensus.messages import Entry, Message
 from raft_meta.consensus.outbox import MessageSender, Outbox
+from raft_meta.consensus.parts import CoreConfig, CoreParts
 from raft_meta.consensus.quorum import QuorumStatus, Role, StateMachine
 from raft_meta.consensus.reads import Reads
-from raft_meta.consensus.replicator import WINDOW_PIECES, Replicator
+from raft_meta.consensus.replicator import Replicator
 from raft_meta.consensus.snapshot import SnapshotStore
 from raft_meta.consensus.snapshotter import Background, Snapshotter
 from raft_meta.consensus.wal import Wal
@@ -65,27 +65,6 @@ _TO_VOTERS: Final = frozenset(
     {"request_vote", "response_vote", "pre_vote", "pre_vote_reply", "timeout_now", "read_round"}
 )
 """Messages that are for voters only: an observer ignores them."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CoreConfig:
-    """The settings of one node. Times in seconds.
-
-    ``voters``: ids of all voters. A node that is not among them is an observer.
-    ``incarnation``: larger than at any earlier start of this node.
-    ``leader_fallback_s``: a leader that has had no response from a majority for this long steps down. If a majority
-    needs a snapshot, sending and loading it must take less time than this.
-    """
-
-    node_id: int
-    voters: tuple[int, ...]
-    incarnation: int
-    election_timeout_s: tuple[float, float] = (0.5, 1.0)
-    heartbeat_s: float = 0.1
-    leader_fallback_s: float = 1.0
-    batch_bytes: int = 4 << 20
-    window_pieces: int = WINDOW_PIECES
-    log_bytes_max: int = 64 << 20
 
 
 class RaftCore:
@@ -149,43 +128,21 @@ class RaftCore:
         # integers that ``messages`` allows.
         incarnation = config.incarnation % (1 << _INCARNATION_BITS)
         self._library.start_requests_at(incarnation << _REQUEST_BITS)
-        self._replicator = Replicator(
+        parts = CoreParts(
+            config=config,
             library=self._library,
             wal=wal,
             snapshots=snapshots,
+            machine=machine,
             outbox=self._outbox,
-            sender=sender,
             clock=clock,
-            incarnation=config.incarnation,
-            batch_bytes=config.batch_bytes,
-            window_pieces=config.window_pieces,
         )
+        self._replicator = Replicator(parts, sender)
         self._installer = Installer(
-            library=self._library,
-            wal=wal,
-            snapshots=snapshots,
-            machine=machine,
-            acknowledge=self.on_acknowledge,
-            on_installed=self._answer_orphans,
+            parts, acknowledge=self.on_acknowledge, on_installed=self._answer_orphans
         )
-        self._snapshotter = Snapshotter(
-            library=self._library,
-            wal=wal,
-            snapshots=snapshots,
-            machine=machine,
-            background=background,
-            clock=clock,
-            log_bytes_max=config.log_bytes_max,
-        )
-        self._reads = Reads(
-            node_id=config.node_id,
-            voters=config.voters,
-            library=self._library,
-            wal=wal,
-            outbox=self._outbox,
-            clock=clock,
-            patience_s=config.election_timeout_s[0],
-        )
+        self._snapshotter = Snapshotter(parts, background)
+        self._reads = Reads(parts)
         self._handlers: dict[str, Callable[[int, Message], None]] = {
             "pre_vote": self._on_pre_vote,
             "pre_vote_reply": self._on_pre_vote_reply,

@@ -6,14 +6,14 @@ the state → align the log → acknowledge.
 """
 
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from milena.model.errors import CorruptLogError, DiskFullError
-from raft_meta.consensus.library import Library
 from raft_meta.consensus.messages import Chunk, Entry, Message
-from raft_meta.consensus.quorum import StateMachine
-from raft_meta.consensus.snapshot import IncomingTransfer, SnapshotStore
-from raft_meta.consensus.wal import Wal
+from raft_meta.consensus.parts import CoreParts
+
+if TYPE_CHECKING:
+    from raft_meta.consensus.snapshot import IncomingTransfer
 
 _FIRST: Final = 1
 
@@ -29,19 +29,12 @@ class Installer:
     """Receives and loads snapshots. Owned by the core."""
 
     def __init__(
-        self,
-        *,
-        library: Library,
-        wal: Wal,
-        snapshots: SnapshotStore,
-        machine: StateMachine,
-        acknowledge: Acknowledge,
-        on_installed: Callable[[], None],
+        self, parts: CoreParts, *, acknowledge: Acknowledge, on_installed: Callable[[], None]
     ) -> None:
-        self._library = library
-        self._wal = wal
-        self._snapshots = snapshots
-        self._machine = machine
+        self._library = parts.library
+        self._wal = parts.wal
+        self._snapshots = parts.snapshots
+        self._machine = parts.machine
         self._acknowledge = acknowledge
         self._on_installed = on_installed
         self._incoming: IncomingTransfer | None = None

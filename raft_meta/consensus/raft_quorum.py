@@ -27,11 +27,12 @@ from raft_meta.consensus.bootstrap import (
     next_state,
     store_record,
 )
-from raft_meta.consensus.core import CoreConfig, RaftCore
+from raft_meta.consensus.core import RaftCore
 from raft_meta.consensus.driver import Driver, LoopThread
 from raft_meta.consensus.frames import ID_IN_USE, BootstrapState, PeerIdentity, PeerRefusedError
 from raft_meta.consensus.library import COMMAND_BYTES_MAX, check_version, library_clock
 from raft_meta.consensus.messages import Message
+from raft_meta.consensus.parts import CoreConfig
 from raft_meta.consensus.quorum import QuorumStatus, Role, StateMachine
 from raft_meta.consensus.requests import Request, Requests
 from raft_meta.consensus.snapshot import SnapshotStore

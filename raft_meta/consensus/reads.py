@@ -20,10 +20,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from raft_meta.consensus.library import QUEUE_LENGTH_MAX, Library
+from raft_meta.consensus.library import QUEUE_LENGTH_MAX
 from raft_meta.consensus.messages import Message
-from raft_meta.consensus.outbox import Outbox
-from raft_meta.consensus.wal import Wal
+from raft_meta.consensus.parts import CoreParts
 
 Applied = Callable[[int], None]
 """Gets the index that is applied here. It must not raise."""
@@ -49,25 +48,15 @@ class Reads:
     withdrawn. ``_rounds`` is empty unless this node leads in the term ``_under``.
     """
 
-    def __init__(
-        self,
-        *,
-        node_id: int,
-        voters: tuple[int, ...],
-        library: Library,
-        wal: Wal,
-        outbox: Outbox,
-        clock: Callable[[], float],
-        patience_s: float,
-    ) -> None:
-        """``patience_s``: a question or a round that has no answer for this long is repeated."""
-        self._node_id = node_id
-        self._majority = len(voters) // 2 + 1
-        self._library = library
-        self._wal = wal
-        self._outbox = outbox
-        self._clock = clock
-        self._patience_s = patience_s
+    def __init__(self, parts: CoreParts) -> None:
+        self._node_id = parts.config.node_id
+        self._majority = len(parts.config.voters) // 2 + 1
+        self._library = parts.library
+        self._wal = parts.wal
+        self._outbox = parts.outbox
+        self._clock = parts.clock
+        self._patience_s = parts.config.election_timeout_s[0]
+        """A question or a round that has no answer for this long is repeated."""
         self._tickets = 0
         self._callbacks: dict[int, Applied] = {}
         self._waiting: dict[int, None] = {}

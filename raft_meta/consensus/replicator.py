@@ -5,21 +5,16 @@ entries with pickle. Entries are pipelined: ``next_index`` moves forward when en
 follower reports a mismatch. A snapshot is sent in pieces, of which only a window may be unacknowledged.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from raft_meta.consensus.library import Library
 from raft_meta.consensus.messages import Entry
-from raft_meta.consensus.outbox import MessageSender, Outbox
-from raft_meta.consensus.snapshot import OutgoingTransfer, SnapshotStore
-from raft_meta.consensus.wal import Wal
+from raft_meta.consensus.outbox import MessageSender
+from raft_meta.consensus.parts import CoreParts
+from raft_meta.consensus.snapshot import OutgoingTransfer
 
 BATCHES_A_ROUND: Final = 4
 """Most batches that one node gets before the next node gets its own."""
-
-WINDOW_PIECES: Final = 16
-"""Most unacknowledged snapshot pieces: 4 MiB at 256 KiB a piece, more than a local network holds in flight."""
 
 _STALL_SECONDS: Final = 2.0
 """A transfer that made no progress for this long starts again."""
@@ -37,28 +32,14 @@ class _Sending:
 class Replicator:
     """Decides which messages each connected node gets. Owned by the core."""
 
-    def __init__(
-        self,
-        *,
-        library: Library,
-        wal: Wal,
-        snapshots: SnapshotStore,
-        outbox: Outbox,
-        sender: MessageSender,
-        clock: Callable[[], float],
-        incarnation: int,
-        batch_bytes: int,
-        window_pieces: int,
-    ) -> None:
-        self._library = library
-        self._wal = wal
-        self._snapshots = snapshots
-        self._outbox = outbox
+    def __init__(self, parts: CoreParts, sender: MessageSender) -> None:
+        self._config = parts.config
+        self._clock = parts.clock
+        self._library = parts.library
+        self._wal = parts.wal
+        self._snapshots = parts.snapshots
+        self._outbox = parts.outbox
         self._sender = sender
-        self._clock = clock
-        self._incarnation = incarnation
-        self._batch_bytes = batch_bytes
-        self._window_pieces = window_pieces
         self._sending: dict[int, _Sending] = {}
         self._serial = 0
 
@@ -128,7 +109,7 @@ class Replicator:
     def _batch(self, position: int) -> list[Entry]:
         log = self._wal.entries
         end, size = position, 0
-        while end < len(log) and size < self._batch_bytes:
+        while end < len(log) and size < self._config.batch_bytes:
             size += len(log[end][0])
             end += 1
         return log[position:end]
@@ -151,7 +132,7 @@ class Replicator:
             self._put_piece(node_id, None)
 
     def _may_send(self, node_id: int, sending: _Sending, sent: int) -> bool:
-        window_open = max(sending.unanswered, sent) < self._window_pieces
+        window_open = max(sending.unanswered, sent) < self._config.window_pieces
         return window_open and not self._sender.is_congested(node_id)
 
     def _current(self, node_id: int) -> _Sending | None:
@@ -161,7 +142,7 @@ class Replicator:
             return sending
         self.cancel(node_id)
         self._serial += 1
-        transfer = self._snapshots.open_outgoing((self._incarnation, self._serial))
+        transfer = self._snapshots.open_outgoing((self._config.incarnation, self._serial))
         if transfer is None or self._snapshots.meta is None:
             return None
         sending = _Sending(transfer, self._snapshots.meta.index, now)

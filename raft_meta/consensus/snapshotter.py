@@ -10,10 +10,8 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from milena.model.errors import DiskFullError
-from raft_meta.consensus.library import Library
-from raft_meta.consensus.quorum import StateMachine
-from raft_meta.consensus.snapshot import SnapshotMeta, SnapshotStore, write_snapshot
-from raft_meta.consensus.wal import Wal
+from raft_meta.consensus.parts import CoreParts
+from raft_meta.consensus.snapshot import SnapshotMeta, write_snapshot
 
 _log = logging.getLogger(__name__)
 
@@ -34,24 +32,14 @@ class Background(Protocol):
 class Snapshotter:
     """Decides when to compact, and does it. Owned by the core."""
 
-    def __init__(
-        self,
-        *,
-        library: Library,
-        wal: Wal,
-        snapshots: SnapshotStore,
-        machine: StateMachine,
-        background: Background,
-        clock: Callable[[], float],
-        log_bytes_max: int,
-    ) -> None:
-        self._library = library
-        self._wal = wal
-        self._snapshots = snapshots
-        self._machine = machine
+    def __init__(self, parts: CoreParts, background: Background) -> None:
+        self._library = parts.library
+        self._wal = parts.wal
+        self._snapshots = parts.snapshots
+        self._machine = parts.machine
         self._background = background
-        self._clock = clock
-        self._log_bytes_max = log_bytes_max
+        self._clock = parts.clock
+        self._log_bytes_max = parts.config.log_bytes_max
         self._is_running = False
         self._not_before = 0.0
         self._is_forced = False

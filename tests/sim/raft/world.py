@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 
 from milena.model.errors import DiskFailedError, DiskFullError
 from raft_meta.consensus.bootstrap import VoterRecord, load_record, store_record
-from raft_meta.consensus.core import CoreConfig, RaftCore
+from raft_meta.consensus.core import RaftCore
 from raft_meta.consensus.frames import BootstrapState
 from raft_meta.consensus.library import COMMAND, NO_OP, Failure, use_clock
+from raft_meta.consensus.parts import CoreConfig
 from raft_meta.consensus.snapshot import SnapshotStore
 from raft_meta.consensus.wal import Wal
 from tests.sim.raft.checker import START, Checker, Operation, ViolationError, chained, fail

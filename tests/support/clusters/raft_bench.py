@@ -3,8 +3,9 @@
 import random
 from collections.abc import Callable, Iterable
 
-from raft_meta.consensus.core import CoreConfig, RaftCore
+from raft_meta.consensus.core import RaftCore
 from raft_meta.consensus.messages import Entry, Message
+from raft_meta.consensus.parts import CoreConfig
 from raft_meta.consensus.snapshot import SnapshotMeta, SnapshotStore, write_snapshot
 from raft_meta.consensus.wal import Wal
 from tests.support.disk.memory_files import MemoryFiles
