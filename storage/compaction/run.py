@@ -239,13 +239,13 @@ class CompactionRun:
             )
 
     def _swap(self, group: tuple[Segment, ...], segment: Segment) -> None:
-        indexes = segment.encode_indexes()
+        index = segment.encode_index()
         # Before the swap: from here on nothing opens a file under an old name for one of these segments.
         for old in group:
             old.give_up_names()
         # The owner and its checkpoints change files of the same folder under this lock.
         with self._replica.lock:
-            swap_in(self._replica, segment.base_offset, segment.next_offset, indexes)
+            swap_in(self._replica, segment.base_offset, segment.next_offset, index)
         segment.drop_index()
         self.swap = SegmentSwap(group, segment)
         first = self._segments.index(group[0])

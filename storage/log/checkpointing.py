@@ -46,7 +46,7 @@ class Checkpointing:
         self._state = state
         self._flushing = flushing
         self._generations = Generations()
-        # Log end when the index files and the snapshot were last written; -1 if the log was cut since then.
+        # Log end when the index file and the snapshot were last written; -1 if the log was cut since then.
         self._hinted_end_offset = NO_OFFSET if scanned_bytes else state.end_offset
         self.appended_bytes = scanned_bytes
         """Bytes since the last checkpoint that moved the recovery point; each append adds its own."""
@@ -57,7 +57,7 @@ class Checkpointing:
         """Return a ticket for a checkpoint; None if the checkpoint would change nothing.
 
         The recovery point moves once ``checkpoint_bytes`` were appended, and whenever a segment is unsealed: closed to
-        appends, but without index files and a snapshot on the disk.
+        appends, but without an index file and a snapshot on the disk.
 
         Args:
             high_watermark: the partition's high watermark, as far as this replica knows.
@@ -92,7 +92,7 @@ class Checkpointing:
         return CheckpointPlan(
             sync=self._flushing.ticket_for_all(),
             sealed=tuple(state.table.unsealed.items()),
-            indexes=state.table.active.encode_indexes(),
+            index=state.table.active.encode_index(),
             epochs=state.epochs.encode(),
             writers=state.writers.freeze(state.end_offset),
         )
@@ -136,7 +136,7 @@ class Checkpointing:
         self._generations.current += 1
 
     def note_cut(self) -> None:
-        """Note that the log's end was cut, so that its index files and newest snapshot no longer match the log."""
+        """Note that the log's end was cut, so that its index file and newest snapshot no longer match the log."""
         self._hinted_end_offset = NO_OFFSET
 
     def note_restart(self, offset: int) -> None:

@@ -20,7 +20,7 @@ them directly:
 Terms of this package:
 
     writers     producers, idempotency keys and transactions that the log knows, as of its end
-    sealed      a closed segment whose index files, and a snapshot of the writers' state after it, are on the disk
+    sealed      a closed segment whose index file, and a snapshot of the writers' state after it, are on the disk
     remains     bytes behind the end of a damaged log; they are kept until the log grows again
     filler      an empty batch that takes the place of removed records, so that offsets leave no gap
 

@@ -65,7 +65,8 @@ class CheckpointPlan:
     sync: SyncTicket
     sealed: tuple[tuple[Segment, WriterSnapshot], ...]
     """Segments that were closed since the last checkpoint, and the writers' state after each."""
-    indexes: tuple[tuple[str, bytes], ...]
+    index: tuple[str, bytes]
+    """Path and content of the active segment's index file."""
     epochs: bytes
     writers: WriterSnapshot
 
@@ -74,7 +75,7 @@ class CheckpointTicket:
     """A checkpoint that moves the recovery point and stores the high watermark.
 
     Recovery does not read batches below the recovery point. So ``run`` first makes everything durable that recovery
-    needs instead: the batches, index, time index, epoch table and a snapshot of the writers' state. If a truncation or
+    needs instead: the batches, index, epoch table and a snapshot of the writers' state. If a truncation or
     a newer checkpoint raised the generation since the ticket was created, ``run`` writes nothing.
     """
 
@@ -147,10 +148,8 @@ class CheckpointTicket:
             if file.size() > segment.size_bytes:
                 file.truncate(segment.size_bytes)
                 file.sync()
-            for path, content in segment.encode_indexes():
-                files.write_atomically(path, content)
-        for path, content in plan.indexes:
-            files.write_atomically(path, content)
+            files.write_atomically(*segment.encode_index())
+        files.write_atomically(*plan.index)
         files.write_atomically(self._replica.path(EPOCHS_NAME), plan.epochs)
         for snapshot in (*(snapshot for _, snapshot in plan.sealed), plan.writers):
             name = offset_name(snapshot.offset, SNAPSHOT_SUFFIX)

@@ -4,8 +4,7 @@
     checkpoint              recovery point, log start, high watermark (``storage.state.checkpoint``)
     leader-epochs           start offset of each epoch (``storage.state.leader_epochs``)
     <20 digits>.log         batches from this offset on (``storage.segments.segment``)
-    <20 digits>.index       hints, rebuilt from the log if they do not match (``storage.segments.index``)
-    <20 digits>.timeindex
+    <20 digits>.index       a hint, rebuilt from the log if it does not match (``storage.segments.index``)
     <20 digits>.producers   the writers' state after all batches below this offset (``storage.state.producer_state``)
     compaction              how far the log was compacted (``storage.compaction.mark``)
     *.cleaned, *.swap       segments with which compaction is about to replace others (``segment_swap``)
@@ -26,7 +25,6 @@ from storage.segments.segment import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
     SNAPSHOT_SUFFIX,
-    TIME_INDEX_SUFFIX,
     Segment,
     offset_name,
     parse_offset_name,
@@ -93,9 +91,8 @@ class ReplicaFiles:
         self.files.remove(self.path(offset_name(base_offset, LOG_SUFFIX)))
 
     def remove_index(self, base_offset: int) -> None:
-        """Remove the index files of a segment; recovery then reads all of its batches."""
-        for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
-            self.files.remove(self.path(offset_name(base_offset, suffix)))
+        """Remove the index file of a segment; recovery then reads all of its batches."""
+        self.files.remove(self.path(offset_name(base_offset, INDEX_SUFFIX)))
 
     @property
     def log_start_offset(self) -> int:

@@ -49,7 +49,6 @@ from storage.segments.segment import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
     SNAPSHOT_SUFFIX,
-    TIME_INDEX_SUFFIX,
     Segment,
     offset_name,
     scan_batches,
@@ -87,7 +86,7 @@ class RecoveredLog:
 
     Attributes:
         segments: in order of offsets, never empty; the last segment takes appends.
-        unsealed: closed segments without index files or snapshot on the disk, oldest first, and the writers' state
+        unsealed: closed segments without index file or snapshot on the disk, oldest first, and the writers' state
             after each.
         epochs: where each leader epoch begins.
         writers: known producers, idempotency keys and transactions at the log end.
@@ -341,8 +340,7 @@ class _Recovery:
             self._keep_prefix(segment, reason)
         # A full disk must not keep the node from starting. The next start rebuilds the index again.
         with suppress(DiskFullError):
-            for path, content in segment.encode_indexes():
-                self._files.write_atomically(path, content)
+            self._files.write_atomically(*segment.encode_index())
 
     def _keep_prefix(self, segment: Segment, reason: str) -> NoReturn:
         """End the log before the damage in ``segment``, and raise ``_DamageError``; change no bytes of the file."""
@@ -408,10 +406,7 @@ class _Recovery:
         if segment.base_offset >= point or self._is_known_damaged:
             return
         try:
-            summary, index = decode_index(
-                self._files.read_bytes(segment.path(INDEX_SUFFIX)),
-                self._files.read_bytes(segment.path(TIME_INDEX_SUFFIX)),
-            )
+            summary, index = decode_index(self._files.read_bytes(segment.path(INDEX_SUFFIX)))
         except (FileNotFoundError, CorruptLogError):
             return
         if summary.base_offset != segment.base_offset or not len(index):

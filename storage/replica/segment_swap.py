@@ -9,7 +9,6 @@ overwrites the first of the old segments, so there is always a segment that star
 segment is removed before the new segment's index is written under the same name.
 """
 
-from collections.abc import Sequence
 from contextlib import suppress
 
 from milena.model.errors import DiskFullError
@@ -29,7 +28,7 @@ def swap_in(
     replica: ReplicaFiles,
     base_offset: int,
     next_offset: int,
-    indexes: Sequence[tuple[str, bytes]],
+    index: tuple[str, bytes],
 ) -> None:
     """Replace the segments in [base_offset, next_offset) with the new one, which is written and synced.
 
@@ -37,7 +36,7 @@ def swap_in(
         replica: the folder.
         base_offset: where the new segment and the first replaced one start.
         next_offset: where the new segment and the last replaced one end.
-        indexes: path and content of its index files. If the disk is full, they are not written; recovery rebuilds them.
+        index: path and content of its index file. If the disk is full, it is not written; recovery rebuilds the index.
 
     Raises:
         DiskFailedError: stop the process.
@@ -45,14 +44,14 @@ def swap_in(
     replica.files.rename_durably(
         cleaned_path(replica, base_offset), _swap_path(replica, base_offset, next_offset)
     )
-    _finish(replica, base_offset, next_offset, indexes)
+    _finish(replica, base_offset, next_offset, index)
 
 
 def _finish(
     replica: ReplicaFiles,
     base_offset: int,
     next_offset: int,
-    indexes: Sequence[tuple[str, bytes]] = (),
+    index: tuple[str, bytes] | None = None,
 ) -> None:
     files = replica.files
     for replaced in reversed(replica.offsets_of(LOG_SUFFIX)):
@@ -61,9 +60,9 @@ def _finish(
     replica.remove_index(base_offset)
     # Sync before the last step. Otherwise a power cut could bring removed segments back beside the new one.
     files.sync_directory(replica.directory)
-    with suppress(DiskFullError):
-        for path, content in indexes:
-            files.write_atomically(path, content)
+    if index is not None:
+        with suppress(DiskFullError):
+            files.write_atomically(*index)
     files.rename_durably(
         _swap_path(replica, base_offset, next_offset),
         replica.path(offset_name(base_offset, LOG_SUFFIX)),

@@ -1,15 +1,15 @@
-"""The sparse index of one segment: offset → position, and timestamp → offset; in memory and as two files.
+"""The sparse index of one segment: offset → position, and timestamp → offset; in memory and as a file.
 
 An entry points to the start of a batch. The first batch has an entry, and then one batch about every
 ``index_interval_bytes``. A lookup finds the entry at or below an offset and walks headers from there. Each entry also
 has the highest timestamp of all batches *before* it. These values never fall from entry to entry, even if the
 timestamps of the records are in no order. So a search by time is a bisect too.
 
-Both files start with the same header, followed by two columns of ``count`` 64-bit integers (``.index``: offsets and
-positions; ``.timeindex``: timestamps and offsets). All big-endian.
+The file starts with a header, followed by three columns of ``count`` 64-bit integers: offsets, positions, timestamps.
+All big-endian.
 
     offset  size  meaning
-    0       4     magic
+    0       4     magic, b"MIX2"
     4       8     base_offset of the segment
     12      8     next_offset, exclusive: batches below it are indexed
     20      8     size_bytes: position of next_offset in the log file
@@ -18,8 +18,8 @@ positions; ``.timeindex``: timestamps and offsets). All big-endian.
     40      4     CRC-32C over the columns
     44      4     CRC-32C over bytes 0..43
 
-The files are written as a whole, after the log file was synced up to ``size_bytes``. They are hints: if a file does not
-match the log, the index is rebuilt from the log.
+The file is written as a whole, after the log file was synced up to ``size_bytes``. It is a hint: if it does not match
+the log, the index is rebuilt from the log.
 """
 
 import sys
@@ -33,8 +33,7 @@ from crc32c import crc32c
 from milena.model.errors import CorruptLogError
 from milena.model.types import NO_TIMESTAMP
 
-_INDEX_MAGIC = b"MIX1"
-_TIME_INDEX_MAGIC = b"MTX1"
+_MAGIC = b"MIX2"
 
 _FIELDS = Struct(">4sqqqqII")
 _CRC = Struct(">I")
@@ -103,12 +102,10 @@ class SegmentIndex:
 
 def encode_index(summary: SegmentSummary, index: SegmentIndex) -> bytes:
     """Return the content of an ``.index`` file."""
-    return _encode(_INDEX_MAGIC, summary, index.offsets, index.positions)
-
-
-def encode_time_index(summary: SegmentSummary, index: SegmentIndex) -> bytes:
-    """Return the content of a ``.timeindex`` file."""
-    return _encode(_TIME_INDEX_MAGIC, summary, index.timestamps, index.offsets)
+    columns = (index.offsets, index.positions, index.timestamps)
+    body = b"".join(_big_endian(column).tobytes() for column in columns)
+    fields = _FIELDS.pack(_MAGIC, *summary, len(index), crc32c(body))
+    return fields + _CRC.pack(crc32c(fields)) + body
 
 
 def decode_summary(content: bytes) -> SegmentSummary:
@@ -117,21 +114,26 @@ def decode_summary(content: bytes) -> SegmentSummary:
     Raises:
         CorruptLogError: the header is damaged.
     """
-    return _decode_header(_INDEX_MAGIC, content)[0]
+    return _decode_header(content)[0]
 
 
-def decode_index(index_content: bytes, time_content: bytes) -> tuple[SegmentSummary, SegmentIndex]:
-    """Decode the index from the two files of a segment.
+def decode_index(content: bytes) -> tuple[SegmentSummary, SegmentIndex]:
+    """Decode the file of a segment's index.
 
     Raises:
-        CorruptLogError: a file is damaged, or the two files describe different states of the segment.
+        CorruptLogError: the file is damaged, or does not cover its segment.
     """
-    summary, offsets, positions = _decode(_INDEX_MAGIC, index_content)
-    time_summary, timestamps, time_offsets = _decode(_TIME_INDEX_MAGIC, time_content)
-    if time_summary != summary or time_offsets != offsets:
-        raise CorruptLogError("the index and the time index do not belong together")
+    summary, count, checksum = _decode_header(content)
+    body = content[INDEX_HEADER_BYTES:]
+    if len(body) != 3 * 8 * count or crc32c(body) != checksum:
+        raise CorruptLogError("the checksum of the index does not match")
+    numbers = array("q")
+    numbers.frombytes(body)
+    numbers = _big_endian(numbers)
     index = SegmentIndex()
-    index.offsets, index.positions, index.timestamps = offsets, positions, timestamps
+    index.offsets = numbers[:count]
+    index.positions = numbers[count : 2 * count]
+    index.timestamps = numbers[2 * count :]
     _check(summary, index)
     return summary, index
 
@@ -151,32 +153,15 @@ def _check(summary: SegmentSummary, index: SegmentIndex) -> None:
         raise CorruptLogError(f"the index does not cover its segment: {summary}")
 
 
-def _encode(magic: bytes, summary: SegmentSummary, *columns: "array[int]") -> bytes:
-    body = b"".join(_big_endian(column).tobytes() for column in columns)
-    fields = _FIELDS.pack(magic, *summary, len(columns[0]), crc32c(body))
-    return fields + _CRC.pack(crc32c(fields)) + body
-
-
-def _decode_header(magic: bytes, content: bytes) -> tuple[SegmentSummary, int, int]:
+def _decode_header(content: bytes) -> tuple[SegmentSummary, int, int]:
     if len(content) < INDEX_HEADER_BYTES:
         raise CorruptLogError(f"{len(content)} bytes are too few for an index")
     if _CRC.unpack_from(content, _FIELDS.size)[0] != crc32c(content[: _FIELDS.size]):
         raise CorruptLogError("the checksum of the index header does not match")
     found, base, end, size, timestamp, count, checksum = _FIELDS.unpack_from(content)
-    if found != magic:
-        raise CorruptLogError(f"the index begins with {found!r} instead of {magic!r}")
+    if found != _MAGIC:
+        raise CorruptLogError(f"the index begins with {found!r} instead of {_MAGIC!r}")
     return SegmentSummary(base, end, size, timestamp), count, checksum
-
-
-def _decode(magic: bytes, content: bytes) -> tuple[SegmentSummary, "array[int]", "array[int]"]:
-    summary, count, checksum = _decode_header(magic, content)
-    body = content[INDEX_HEADER_BYTES:]
-    if len(body) != 16 * count or crc32c(body) != checksum:
-        raise CorruptLogError("the checksum of the index does not match")
-    first, second = array("q"), array("q")
-    first.frombytes(body[: 8 * count])
-    second.frombytes(body[8 * count :])
-    return summary, _big_endian(first), _big_endian(second)
 
 
 def _big_endian(column: "array[int]") -> "array[int]":

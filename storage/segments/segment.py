@@ -26,12 +26,10 @@ from storage.segments.index import (
     SegmentSummary,
     decode_index,
     encode_index,
-    encode_time_index,
 )
 
 LOG_SUFFIX = ".log"
 INDEX_SUFFIX = ".index"
-TIME_INDEX_SUFFIX = ".timeindex"
 SNAPSHOT_SUFFIX = ".producers"
 
 ALLOCATION_BYTES_MIN = 1 << 20
@@ -366,7 +364,7 @@ class Segment:
     # Looking up.
 
     def load_index(self) -> SegmentIndex:
-        """Return the index: from its files, or rebuilt from the log if the files are not valid.
+        """Return the index: from its file, or rebuilt from the log if the file is not valid.
 
         Raises:
             CorruptLogError: the log itself is damaged.
@@ -383,10 +381,7 @@ class Segment:
         if self._is_replaced:
             return None
         try:
-            summary, index = decode_index(
-                self._files.read_bytes(self.path(INDEX_SUFFIX)),
-                self._files.read_bytes(self.path(TIME_INDEX_SUFFIX)),
-            )
+            summary, index = decode_index(self._files.read_bytes(self.path(INDEX_SUFFIX)))
         except (FileNotFoundError, CorruptLogError):
             return None
         return index if summary == self.summary and not self._is_replaced else None
@@ -505,17 +500,12 @@ class Segment:
         self.size_bytes = position
         self.allocated_bytes = self.file.size()
 
-    def encode_indexes(self) -> tuple[tuple[str, bytes], ...]:
-        """Return path and content of the index files for the current state."""
-        index = self.load_index()
-        summary = self.summary
-        return (
-            (self.path(INDEX_SUFFIX), encode_index(summary, index)),
-            (self.path(TIME_INDEX_SUFFIX), encode_time_index(summary, index)),
-        )
+    def encode_index(self) -> tuple[str, bytes]:
+        """Return path and content of the index file for the current state."""
+        return self.path(INDEX_SUFFIX), encode_index(self.summary, self.load_index())
 
     def adopt(self, summary: SegmentSummary, index: SegmentIndex | None) -> None:
-        """Set offsets, size and index as the index files describe them; None: load the index when it is needed."""
+        """Set offsets, size and index as the index file describes them; None: load the index when it is needed."""
         self._index = index
         self.next_offset = summary.next_offset
         self.size_bytes = summary.size_bytes
@@ -524,7 +514,7 @@ class Segment:
 
     def remove(self) -> None:
         """Remove the segment's files; the removal is durable only after the folder is synced."""
-        for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, LOG_SUFFIX):
+        for suffix in (INDEX_SUFFIX, LOG_SUFFIX):
             self._files.remove(self.path(suffix))
         self.let_go()
 

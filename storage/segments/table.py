@@ -116,7 +116,7 @@ class SegmentTable:
             old.let_go()
 
     def mark_sealed(self, segments: Sequence[Segment]) -> None:
-        """Note that a checkpoint wrote the index files of these segments."""
+        """Note that a checkpoint wrote the index file of each of these segments."""
         for segment in segments:
             self.unsealed.pop(segment, None)
             self.note_use(segment)

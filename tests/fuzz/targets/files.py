@@ -15,7 +15,7 @@ from storage.compaction.mark import read_mark
 from storage.replica.data_directory import DataDirectory
 from storage.replica.folder import COMPACTION_NAME, open_replica
 from storage.replica.meta import Change, ChangeKind, MetaFile, ReplicaMeta
-from storage.segments.index import decode_index, encode_index, encode_time_index
+from storage.segments.index import decode_index, encode_index
 from storage.segments.segment import Segment
 from storage.state.checkpoint import Checkpoint, CheckpointFile
 from storage.state.leader_epochs import LeaderEpochs
@@ -76,8 +76,7 @@ def _segment() -> Segment:
 
 
 def _index(data: bytes) -> object:
-    half = int.from_bytes(data[:2], "big")
-    summary, index = decode_index(data[2 : 2 + half], data[2 + half :])
+    summary, index = decode_index(data)
     index.floor(summary.base_offset)
     index.floor_by_timestamp(NOW_MS)
     return index.truncated_to(summary.next_offset - 1)
@@ -85,26 +84,14 @@ def _index(data: bytes) -> object:
 
 def _index_seeds() -> list[bytes]:
     segment = _segment()
-    first = encode_index(segment.summary, segment.load_index())
-    return [
-        len(first).to_bytes(2, "big")
-        + first
-        + encode_time_index(segment.summary, segment.load_index())
-    ]
+    return [encode_index(segment.summary, segment.load_index())]
 
 
 def _reseal_index(data: bytes) -> bytes:
-    half = int.from_bytes(data[:2], "big")
-    return data[:2] + b"".join(
-        _index_sealed(part) for part in (data[2 : 2 + half], data[2 + half :])
-    )
-
-
-def _index_sealed(part: bytes) -> bytes:
-    if len(part) < 48:
-        return part
-    fields = part[:40] + crc32c.crc32c(part[48:]).to_bytes(4, "big")
-    return fields + crc32c.crc32c(fields).to_bytes(4, "big") + part[48:]
+    if len(data) < 48:
+        return data
+    fields = data[:40] + crc32c.crc32c(data[48:]).to_bytes(4, "big")
+    return fields + crc32c.crc32c(fields).to_bytes(4, "big") + data[48:]
 
 
 def _epochs(data: bytes) -> object:

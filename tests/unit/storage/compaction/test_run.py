@@ -308,7 +308,7 @@ def test_a_log_with_an_index_that_could_not_be_written_is_read_all_the_same(file
     assert compact(log)
     log.close(is_clean=True)
     for path in files.paths():
-        if path.endswith((".index", ".timeindex")):
+        if path.endswith(".index"):
             files.remove(path)
     again = open_log(files, config=COMPACTED, was_clean=True)
     assert again.health is ReplicaHealth.SOUND

@@ -8,7 +8,7 @@ from milena.disk.os_files import OsFiles
 from milena.model.errors import DiskFailedError
 from milena.model.types import ReplicaHealth
 from storage.log.partition_log import PartitionLog
-from storage.segments.segment import LOG_SUFFIX, SNAPSHOT_SUFFIX, offset_name
+from storage.segments.segment import INDEX_SUFFIX, LOG_SUFFIX, SNAPSHOT_SUFFIX, offset_name
 from tests.support.disk.log_model import (
     DIRECTORY,
     NOW_MS,
@@ -210,8 +210,7 @@ def test_a_rolled_segment_is_sealed_and_trimmed(files):
     assert files.open(path).size() > log.state.table.segments[0].size_bytes
     log.checkpointing.run(0)
     assert files.open(path).size() == log.state.table.segments[0].size_bytes
-    for suffix in ("index", "timeindex"):
-        assert files.exists(f"{DIRECTORY}/{offset_name(0, '.' + suffix)}")
+    assert files.exists(f"{DIRECTORY}/{offset_name(0, INDEX_SUFFIX)}")
     assert files.exists(f"{DIRECTORY}/{offset_name(log.state.table.bases[1], SNAPSHOT_SUFFIX)}")
     assert not log.state.table.unsealed
 

@@ -18,7 +18,6 @@ from storage.segments.segment import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
     SNAPSHOT_SUFFIX,
-    TIME_INDEX_SUFFIX,
     offset_name,
 )
 from storage.state.checkpoint import CheckpointFile
@@ -576,7 +575,7 @@ def test_a_bad_sector_is_damage_below_the_recovery_point_and_a_cut_above():
 # Hints that are wrong.
 
 
-@pytest.mark.parametrize("suffix", [INDEX_SUFFIX, TIME_INDEX_SUFFIX, SNAPSHOT_SUFFIX, EPOCHS_NAME])
+@pytest.mark.parametrize("suffix", [INDEX_SUFFIX, SNAPSHOT_SUFFIX, EPOCHS_NAME])
 @pytest.mark.parametrize("damage", ["flip", "remove", "empty"])
 def test_indexes_epochs_and_snapshots_are_made_again_when_they_are_bad(suffix, damage):
     model = checkpointed()
@@ -599,11 +598,10 @@ def test_indexes_epochs_and_snapshots_are_made_again_when_they_are_bad(suffix, d
     model.reopen_cleanly()
 
 
-@pytest.mark.parametrize("suffix", [INDEX_SUFFIX, TIME_INDEX_SUFFIX])
-def test_a_lost_index_does_not_keep_a_node_with_a_full_disk_from_starting(suffix):
+def test_a_lost_index_does_not_keep_a_node_with_a_full_disk_from_starting():
     model = checkpointed()
     for base in base_offsets(model.files):
-        model.files.remove(path(base, suffix))
+        model.files.remove(path(base, INDEX_SUFFIX))
     model.files.capacity = model.files.used_bytes() + 10
     model.kill()
 

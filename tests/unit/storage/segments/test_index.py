@@ -1,4 +1,4 @@
-"""The sparse index and its two files."""
+"""The sparse index and its file."""
 
 import pytest
 
@@ -10,7 +10,6 @@ from storage.segments.index import (
     decode_index,
     decode_summary,
     encode_index,
-    encode_time_index,
 )
 
 SUMMARY = SegmentSummary(100, 160, 9000, 700)
@@ -25,9 +24,8 @@ def filled():
     return index
 
 
-def files(index=None, summary=SUMMARY):
-    index = index or filled()
-    return encode_index(summary, index), encode_time_index(summary, index)
+def stored(summary=SUMMARY):
+    return encode_index(summary, filled())
 
 
 def test_an_entry_at_or_below_the_offset_is_found():
@@ -61,62 +59,42 @@ def test_truncation_makes_a_new_index():
     assert len(index.truncated_to(100)) == 0
 
 
-def test_the_files_hold_the_index():
-    summary, index = decode_index(*files())
+def test_the_file_holds_the_index():
+    summary, index = decode_index(stored())
     assert summary == SUMMARY
     assert (index.offsets, index.positions, index.timestamps) == (
         filled().offsets,
         filled().positions,
         filled().timestamps,
     )
-    assert decode_summary(files()[0][:INDEX_HEADER_BYTES]) == SUMMARY
+    assert decode_summary(stored()[:INDEX_HEADER_BYTES]) == SUMMARY
 
 
-def test_the_files_of_an_empty_segment():
+def test_the_file_of_an_empty_segment():
     summary = SegmentSummary(100, 100, 0, -1)
-    index = SegmentIndex()
-    found, decoded = decode_index(encode_index(summary, index), encode_time_index(summary, index))
+    found, decoded = decode_index(encode_index(summary, SegmentIndex()))
     assert found == summary
     assert len(decoded) == 0
 
 
 def test_numbers_are_big_endian():
-    index_file, time_file = files()
-    assert index_file[INDEX_HEADER_BYTES : INDEX_HEADER_BYTES + 16].hex() == f"{100:016x}{120:016x}"
-    assert time_file[INDEX_HEADER_BYTES : INDEX_HEADER_BYTES + 8] == b"\xff" * 8
+    columns = stored()[INDEX_HEADER_BYTES:]
+    assert columns[:16].hex() == f"{100:016x}{120:016x}"
+    assert columns[8 * 4 * 2 :][:8] == b"\xff" * 8
 
 
-@pytest.mark.parametrize("number", [0, 1])
-def test_any_flipped_bit_is_noticed(number):
-    whole = list(files())
-    for position in range(len(whole[number])):
-        damaged = bytearray(whole[number])
+def test_any_flipped_bit_is_noticed():
+    for position in range(len(stored())):
+        damaged = bytearray(stored())
         damaged[position] ^= 1
-        pair = [*whole]
-        pair[number] = bytes(damaged)
         with pytest.raises(CorruptLogError):
-            decode_index(*pair)
+            decode_index(bytes(damaged))
 
 
 @pytest.mark.parametrize("length", [0, 10, INDEX_HEADER_BYTES, 60])
 def test_a_file_that_is_cut_off_is_refused(length):
-    index_file, time_file = files()
     with pytest.raises(CorruptLogError):
-        decode_index(index_file[:length], time_file)
-    with pytest.raises(CorruptLogError):
-        decode_index(index_file, time_file[:length])
-
-
-def test_the_two_files_must_belong_together():
-    index_file, _ = files()
-    other = SegmentIndex()
-    other.add(100, 0, -1)
-    with pytest.raises(CorruptLogError, match="belong together"):
-        decode_index(index_file, encode_time_index(SUMMARY, other))
-    with pytest.raises(CorruptLogError, match="belong together"):
-        decode_index(index_file, encode_time_index(SUMMARY._replace(size_bytes=1), filled()))
-    with pytest.raises(CorruptLogError, match="begins with"):
-        decode_index(index_file, index_file)
+        decode_index(stored()[:length])
 
 
 @pytest.mark.parametrize(
@@ -129,11 +107,9 @@ def test_the_two_files_must_belong_together():
 )
 def test_an_index_that_does_not_cover_its_segment_is_refused(summary):
     with pytest.raises(CorruptLogError, match="does not cover"):
-        decode_index(*files(summary=summary))
+        decode_index(stored(summary))
 
 
 def test_an_index_without_entries_covers_nothing():
     with pytest.raises(CorruptLogError, match="does not cover"):
-        decode_index(
-            *(encode(SUMMARY, SegmentIndex()) for encode in (encode_index, encode_time_index))
-        )
+        decode_index(encode_index(SUMMARY, SegmentIndex()))

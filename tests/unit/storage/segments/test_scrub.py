@@ -7,7 +7,7 @@ from milena.model.errors import DiskFailedError, ReplicaDamagedError
 from milena.model.types import ReplicaHealth
 from storage.log.partition_log import PartitionLog
 from storage.segments.scrub import Damage
-from storage.segments.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, offset_name
+from storage.segments.segment import INDEX_SUFFIX, LOG_SUFFIX, offset_name
 from tests.support.disk.log_model import (
     DIRECTORY,
     SMALL,
@@ -172,8 +172,7 @@ def test_near_a_place_is_the_whole_segment_where_no_index_tells(
     model = model_of()
     segment = model.log.state.table.segments[0]
     segment.drop_index()
-    for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
-        model.files.remove(segment.path(suffix))
+    model.files.remove(segment.path(INDEX_SUFFIX))
     model.files.flip_bit(path(segment.base_offset), segment.size_bytes - 10)
     damage = near(model.log, segment.base_offset)[1]
     assert damage is not None

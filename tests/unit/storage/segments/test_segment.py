@@ -9,7 +9,6 @@ from storage.segments.segment import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
     RECENT_BATCHES_MAX,
-    TIME_INDEX_SUFFIX,
     Segment,
     offset_name,
     parse_offset_name,
@@ -47,8 +46,7 @@ def add(segment, *, records=1, value_bytes=20, timestamp_ms=NOW_MS, allocation_e
 
 def reopened(files, segment):
     """The same segment as it is after it was sealed and forgotten."""
-    for path, content in segment.encode_indexes():
-        files.write_atomically(path, content)
+    files.write_atomically(*segment.encode_index())
     other = Segment(files, DIRECTORY, BASE, index_interval_bytes=300)
     other.adopt(segment.summary, None)
     return other
@@ -242,21 +240,20 @@ def test_indexes_come_back_from_their_files(files):
     assert not again.has_index
 
 
-@pytest.mark.parametrize("suffix", [INDEX_SUFFIX, TIME_INDEX_SUFFIX])
 @pytest.mark.parametrize("damage", ["flip", "remove", "stale"])
-def test_a_bad_index_is_made_again_from_the_log(files, suffix, damage):
+def test_a_bad_index_is_made_again_from_the_log(files, damage):
     segment = new_segment(files)
     for number in range(10):
         add(segment, timestamp_ms=NOW_MS + number)
-    stale = dict(segment.encode_indexes())[segment.path(suffix)]
+    _, stale = segment.encode_index()
     add(segment)
     again = reopened(files, segment)
     if damage == "flip":
-        files.flip_bit(again.path(suffix), 60)
+        files.flip_bit(again.path(INDEX_SUFFIX), 60)
     elif damage == "remove":
-        files.remove(again.path(suffix))
+        files.remove(again.path(INDEX_SUFFIX))
     else:
-        files.write_atomically(again.path(suffix), stale)
+        files.write_atomically(again.path(INDEX_SUFFIX), stale)
     index, whole = again.load_index(), segment.load_index()
     assert (index.offsets, index.positions, index.timestamps) == (
         whole.offsets,
