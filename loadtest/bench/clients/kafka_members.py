@@ -40,10 +40,10 @@ class _JoiningMember:
         self._writer = writer
         self._id = ""
 
-    async def _ask(self, key: int, version: int, body: bytes) -> wire.KafkaAnswer:
+    async def _ask(self, key: int, version: int, body: bytes) -> wire.KafkaFields:
         self._writer.write(wire.frame(key, version, wire.text(self._group.name) + body))
         size = await self._reader.readexactly(4)
-        return wire.KafkaAnswer(size + await self._reader.readexactly(int.from_bytes(size, "big")))
+        return wire.KafkaFields(size + await self._reader.readexactly(int.from_bytes(size, "big")))
 
     async def settle(self) -> None:
         """Join, and follow rebalances until all members have their assignment in one generation."""

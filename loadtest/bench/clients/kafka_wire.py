@@ -1,4 +1,4 @@
-"""Kafka's messages as bytes, of the last versions before the compact encoding: requests, and a reader of responses."""
+"""Kafka's messages as bytes, of the last versions before the compact encoding: requests, and a reader of fields."""
 
 from struct import Struct
 
@@ -44,12 +44,14 @@ def is_whole(answer: bytes) -> bool:
     return len(answer) >= _SIZE.size and len(answer) >= _SIZE.size + _SIZE.unpack_from(answer)[0]
 
 
-class KafkaAnswer:
-    """Reads the fields of a response, one after the other. ``content`` begins with the response's size."""
+class KafkaFields:
+    """Reads the fields of a message, one after the other, from the position ``at``: behind the head of a response."""
 
-    def __init__(self, content: bytes) -> None:
+    def __init__(
+        self, content: bytes | memoryview, at: int = _SIZE.size + _CORRELATION_BYTES
+    ) -> None:
         self._content = content
-        self._at = _SIZE.size + _CORRELATION_BYTES
+        self._at = at
 
     def _number(self, layout: Struct) -> int:
         (found,) = layout.unpack_from(self._content, self._at)
@@ -70,13 +72,13 @@ class KafkaAnswer:
 
     def text(self) -> str:
         """Return a text; empty for null."""
-        return self._bytes(self.int16()).decode()
+        return bytes(self._bytes(self.int16())).decode()
 
-    def data(self) -> bytes:
-        """Return bytes; none for null."""
+    def data(self) -> bytes | memoryview:
+        """Return bytes, of the type of the content; none for null."""
         return self._bytes(self.int32())
 
-    def _bytes(self, length: int) -> bytes:
+    def _bytes(self, length: int) -> bytes | memoryview:
         began = self._at
         self._at += max(0, length)
         return self._content[began : self._at]

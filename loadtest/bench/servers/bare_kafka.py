@@ -15,7 +15,7 @@ from typing import cast
 import uvloop
 from crc32c import crc32c
 
-from loadtest.bench.clients.kafka_wire import int16, int32, int64, text
+from loadtest.bench.clients.kafka_wire import KafkaFields, int16, int32, int64, text
 
 PRODUCE, FETCH, METADATA, API_VERSIONS = 0, 1, 3, 18
 _VERSIONS = {PRODUCE: 8, FETCH: 11, METADATA: 4, API_VERSIONS: 0}
@@ -25,28 +25,6 @@ _CORRUPT_MESSAGE, _UNSUPPORTED_VERSION = 2, 35
 _HEAD = Struct(">hhi")
 _CRC_AT, _CHECKED_AT, _COUNT_AT = 17, 21, 57
 _NONE = int64(-1)
-
-
-class RequestFields:
-    """Reads the fields of a request, one after the other."""
-
-    def __init__(self, content: memoryview, at: int) -> None:
-        self._content = content
-        self._at = at
-
-    def number(self, size: int) -> int:
-        """Return a signed number of so many bytes."""
-        return int.from_bytes(self.take(size), "big", signed=True)
-
-    def text(self) -> str:
-        """Return a text; empty for null."""
-        return bytes(self.take(self.number(2))).decode()
-
-    def take(self, size: int) -> memoryview:
-        """Return the next bytes; none if ``size`` is negative."""
-        began = self._at
-        self._at += max(0, size)
-        return self._content[began : self._at]
 
 
 class Listener(asyncio.Protocol):
@@ -79,7 +57,7 @@ class Listener(asyncio.Protocol):
 
     def _answer(self, frame: memoryview) -> bytes:
         key, version, correlation = _HEAD.unpack_from(frame)
-        request = RequestFields(frame, _HEAD.size)
+        request = KafkaFields(frame, _HEAD.size)
         request.text()
         if key == API_VERSIONS:
             body = self._versions(version)
@@ -96,8 +74,8 @@ class Listener(asyncio.Protocol):
             body += int16(key) + int16(0) + int16(highest)
         return body
 
-    def _metadata(self, request: RequestFields) -> bytes:
-        names = [request.text() for _ in range(request.number(4))]
+    def _metadata(self, request: KafkaFields) -> bytes:
+        names = [request.text() for _ in range(request.int32())]
         brokers = int32(1) + int32(_NODE) + text("127.0.0.1") + int32(self.port) + int16(-1)
         body = int32(0) + brokers + int16(-1) + int32(_NODE) + int32(len(names))
         nodes = int32(1) + int32(_NODE)
@@ -106,22 +84,23 @@ class Listener(asyncio.Protocol):
             body += int16(0) + int32(0) + int32(_NODE) + nodes + nodes
         return body
 
-    def _produce(self, request: RequestFields) -> bytes:
+    def _produce(self, request: KafkaFields) -> bytes:
         request.text()
-        request.take(2 + 4)
-        topics = request.number(4)
+        request.int16()
+        request.int32()
+        topics = request.int32()
         body = int32(topics)
         for _ in range(topics):
-            name, partitions = request.text(), request.number(4)
+            name, partitions = request.text(), request.int32()
             body += text(name) + int32(partitions)
             for _ in range(partitions):
-                partition, batch = request.number(4), request.take(request.number(4))
+                partition, batch = request.int32(), request.data()
                 code, offset = self._append(name, batch)
                 body += int32(partition) + int16(code) + int64(offset) + _NONE + int64(0)
                 body += int32(0) + int16(-1)
         return body + int32(0)
 
-    def _append(self, topic: str, batch: memoryview) -> tuple[int, int]:
+    def _append(self, topic: str, batch: bytes | memoryview) -> tuple[int, int]:
         if crc32c(batch[_CHECKED_AT:]) != int.from_bytes(batch[_CRC_AT:_CHECKED_AT], "big"):
             return _CORRUPT_MESSAGE, -1
         count = int.from_bytes(batch[_COUNT_AT : _COUNT_AT + 4], "big")

@@ -8,7 +8,7 @@ from itertools import count
 from loadtest.bench.clients import kafka_clients, kafka_members, one_client
 from loadtest.bench.clients.http_load import Ask, HttpLoadError, encode_request
 from loadtest.bench.clients.kafka_clients import FETCH_BYTES, STORED_BATCHES
-from loadtest.bench.clients.kafka_wire import KafkaAnswer, frame, is_whole, text
+from loadtest.bench.clients.kafka_wire import KafkaFields, frame, is_whole, text
 from loadtest.bench.clients.one_client import OneClient
 from loadtest.bench.measuring.rounds import Contender, Turn, on_a_thread
 from loadtest.bench.measuring.samples import Rounds
@@ -123,7 +123,7 @@ def _json_fetch(url: str, topic: str) -> Ask:
 def _coordinator(address: str, group: str) -> str:
     """Return where Kafka clients reach the coordinator of a group."""
     with closing(OneClient(address)) as client:
-        found = KafkaAnswer(client.exchange(frame(10, 0, text(group)), is_whole))
+        found = KafkaFields(client.exchange(frame(10, 0, text(group)), is_whole))
     if code := found.int16():
         raise HttpLoadError(f"the coordinator of a group: error code {code}")
     found.int32()

@@ -70,32 +70,32 @@ def _ask(
     key: int,
     version: int,
     body: bytes,
-    code_of: Callable[[wire.KafkaAnswer], int],
-) -> wire.KafkaAnswer:
+    code_of: Callable[[wire.KafkaFields], int],
+) -> wire.KafkaFields:
     """Send a request until its code is no more retriable; return the response, from its start."""
     request, ends_s = wire.frame(key, version, body), perf_counter() + _PATIENCE_S
     while True:
         content = client.exchange(request, wire.is_whole)
-        code = code_of(wire.KafkaAnswer(content))
+        code = code_of(wire.KafkaFields(content))
         if not code:
-            return wire.KafkaAnswer(content)
+            return wire.KafkaFields(content)
         if code not in _RETRIABLE or perf_counter() > ends_s:
             raise HttpLoadError(f"a transaction got the error code {code} for the API key {key}")
 
 
-def _init_code(answer: wire.KafkaAnswer) -> int:
+def _init_code(answer: wire.KafkaFields) -> int:
     answer.int32()
     return answer.int16()
 
 
-def _enlisted_code(answer: wire.KafkaAnswer) -> int:
+def _enlisted_code(answer: wire.KafkaFields) -> int:
     # Throttle time, topics, name, partitions, partition.
     for read in (answer.int32, answer.int32, answer.text, answer.int32, answer.int32):
         read()
     return answer.int16()
 
 
-def _produced_code(answer: wire.KafkaAnswer) -> int:
+def _produced_code(answer: wire.KafkaFields) -> int:
     for read in (answer.int32, answer.text, answer.int32, answer.int32):
         read()
     return answer.int16()

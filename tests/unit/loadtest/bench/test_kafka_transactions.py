@@ -21,11 +21,11 @@ def test_the_code_of_each_response_is_found() -> None:
     part = {"partition_index": 0, "partition_error_code": 51}
     topics = [{"name": "t", "results_by_partition": [part]}]
     enlisted = answer(24, 0, {"results_by_topic_v3_and_below": topics})
-    assert bench._enlisted_code(wire.KafkaAnswer(enlisted)) == 51
+    assert bench._enlisted_code(wire.KafkaFields(enlisted)) == 51
     row = produce.ProducedRow(0, 47)
     body = b"".join(produce.encode_response(8, [("t", bytes(16), [row])], []))
-    assert bench._produced_code(wire.KafkaAnswer(bytes(8) + body)) == 47
-    assert bench._ended_code(wire.KafkaAnswer(answer(26, 1, {"error_code": 48}))) == 48
+    assert bench._produced_code(wire.KafkaFields(bytes(8) + body)) == 47
+    assert bench._ended_code(wire.KafkaFields(answer(26, 1, {"error_code": 48}))) == 48
 
 
 class Node:

@@ -20,13 +20,13 @@ def test_a_request_is_the_one_that_the_node_reads() -> None:
 def test_a_response_is_read_field_by_field() -> None:
     made = {"error_code": 51, "producer_id": 1 << 40, "producer_epoch": 3}
     body = cold.encode(22, 0, made)
-    answer = wire.KafkaAnswer((len(body) + 4).to_bytes(4, "big") + bytes(4) + body)
+    answer = wire.KafkaFields((len(body) + 4).to_bytes(4, "big") + bytes(4) + body)
     assert answer.int32() == 0
     assert (answer.int16(), answer.int64(), answer.int16()) == (51, 1 << 40, 3)
     joined = {"generation_id": 2, "leader": "m", "member_id": "m", "protocol_name": "range"}
     members = [{"member_id": "m", "metadata": b"subscribed"}]
     body = cold.encode(11, 1, {**joined, "error_code": 0, "members": members})
-    answer = wire.KafkaAnswer((len(body) + 4).to_bytes(4, "big") + bytes(4) + body)
+    answer = wire.KafkaFields((len(body) + 4).to_bytes(4, "big") + bytes(4) + body)
     assert (answer.int16(), answer.int32(), answer.text()) == (0, 2, "range")
     assert (answer.text(), answer.text(), answer.int32()) == ("m", "m", 1)
     assert (answer.text(), answer.data()) == ("m", b"subscribed")

@@ -8,7 +8,7 @@ import pytest
 
 from loadtest.bench.clients.http_load import HttpLoadError
 from loadtest.bench.clients.kafka_clients import check_produced, produce_frame
-from loadtest.bench.clients.kafka_wire import KafkaAnswer, frame, int32, is_whole, text
+from loadtest.bench.clients.kafka_wire import KafkaFields, frame, int32, is_whole, text
 from loadtest.bench.servers.bare_kafka import Listener
 
 PORT = 4242
@@ -66,7 +66,7 @@ def test_a_damaged_batch_is_refused() -> None:
 
 def test_every_topic_is_there_and_led_by_the_listener() -> None:
     (answer,) = exchange(frame(3, 4, int32(1) + text("t") + b"\1"))
-    found = KafkaAnswer(answer)
+    found = KafkaFields(answer)
     assert (found.int32(), found.int32(), found.int32()) == (0, 1, 1)
     assert (found.text(), found.int32(), found.int16()) == ("127.0.0.1", PORT, -1)
     assert (found.text(), found.int32(), found.int32()) == ("", 1, 1)
@@ -75,6 +75,6 @@ def test_every_topic_is_there_and_led_by_the_listener() -> None:
 
 def test_a_client_that_asks_in_a_newer_version_is_told_which_there_are() -> None:
     answers = exchange(frame(18, 3, b""), frame(18, 0, b""))
-    codes = [KafkaAnswer(answer).int16() for answer in answers]
+    codes = [KafkaFields(answer).int16() for answer in answers]
     assert codes == [35, 0]
     assert answers[0][10:] == answers[1][10:]
