@@ -24,11 +24,14 @@ Message = dict[str, object]
 Chunk = tuple[bytes, bool, bool, tuple[int, int], int]
 """A piece of a snapshot: (bytes, is first, is last, transfer id, offset of the bytes)."""
 
+CHUNK: Final = 5
+"""The code of a message with a piece of a snapshot."""
 _Natural = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 _Command = Annotated[bytes, Meta(min_length=1)]
 _Failure = Annotated[int, Meta(ge=1, le=7)]
 _Entries = list[tuple[_Command, Annotated[int, Meta(ge=1)], _Natural]]
-_Chunk = tuple[bytes, bool, bool, tuple[_Natural, _Natural], _Natural] | None
+_Chunk = tuple[bytes, bool, bool, _Natural, _Natural, _Natural] | None
+"""A ``Chunk`` as it travels: with the two numbers of its transfer id side by side."""
 
 _TERM: Final[dict[str, object]] = {"term": _Natural}
 _POSITION: Final[dict[str, object]] = {
@@ -52,7 +55,7 @@ _TABLE: Final[dict[int, tuple[str, dict[str, object]]]] = {
             "entries": _Entries,
         },
     ),
-    5: ("append_entries", {**_TERM, "commit_index": _Natural, "serialized": _Chunk}),
+    CHUNK: ("append_entries", {**_TERM, "commit_index": _Natural, "serialized": _Chunk}),
     6: (
         "next_node_idx",
         {**_TERM, "next_node_idx": _Natural, "reset": bool, "success": bool, "learner": bool},
@@ -90,7 +93,11 @@ def encode_message(message: Message) -> bytes:
     A message whose shape is not in the table is a bug of this program: AssertionError.
     """
     code, fields = _shape(message["type"], tuple(message))
-    return encode([code, *(message[field] for field in fields)])
+    values = [message[field] for field in fields]
+    if code == CHUNK and values[2] is not None:
+        data, is_first, is_last, transfer_id, offset = values[2]  # type: ignore[misc]
+        values[2] = (data, is_first, is_last, *transfer_id, offset)
+    return encode([code, *values])
 
 
 @lru_cache(maxsize=64)
@@ -113,6 +120,9 @@ def decode_message(data: bytes) -> Message:
         values = _DECODERS[data[1]].decode(data)
         message: Message = {"type": name}
         message.update(zip(fields, values[1:], strict=True))
+        if data[1] == CHUNK and values[-1] is not None:
+            piece, is_first, is_last, incarnation, serial, offset = values[-1]
+            message["serialized"] = (piece, is_first, is_last, (incarnation, serial), offset)
         if "entries" in fields and (indexes := [index for _, index, _ in values[-1]]):
             first, count = indexes[0], len(indexes)
             if indexes != list(range(first, first + count)):
