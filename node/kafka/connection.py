@@ -291,7 +291,7 @@ class KafkaConnection(asyncio.Protocol):
         while self._task is not None or self._unanswered:
             await asyncio.wait([self._task or self._unanswered[0].answer])
             # A wait for a response that is there does not let ``_flush`` run.
-            await asyncio.sleep(0)
+            await one_turn()
 
     def hold(self, is_held: bool) -> None:
         """Stop reading for the budget of all clients, or go on."""

@@ -15,9 +15,9 @@ from milena.model.types import MonotonicMs
 KEPT_MS = 30_000
 """How long a batch keeps its place before the next ones. Afterwards its client has given it up."""
 KEPT_PASSING_MS = 6_000
-"""How long it keeps it at a node that passes requests on to the leader. The five batches that a client may have in flight wait a
-second each for a leader that is not reached. It is no longer, because the client may have repeated the batch at a third
-node, of which this one does not hear."""
+"""How long it keeps it at a node that passes requests on to the leader. The five batches that a client may have in
+flight wait a second each for a leader that is not reached. It is no longer, because the client may have repeated the
+batch at a third node, of which this one does not hear."""
 KEPT_MAX = 10_000
 """Batches that are remembered."""
 

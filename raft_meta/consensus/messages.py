@@ -8,7 +8,7 @@ Entries travel as ``[command, index, term]`` and must be consecutive.
 """
 
 from functools import lru_cache
-from typing import Annotated, Final
+from typing import Annotated, Final, cast
 
 from msgspec import Meta
 from msgspec.msgpack import Decoder, encode
@@ -95,9 +95,14 @@ def encode_message(message: Message) -> bytes:
     code, fields = _shape(message["type"], tuple(message))
     values = [message[field] for field in fields]
     if code == CHUNK and values[2] is not None:
-        data, is_first, is_last, transfer_id, offset = values[2]  # type: ignore[misc]
-        values[2] = (data, is_first, is_last, *transfer_id, offset)
+        values[2] = _flattened(*cast("Chunk", values[2]))
     return encode([code, *values])
+
+
+def _flattened(
+    data: bytes, is_first: bool, is_last: bool, transfer_id: tuple[int, int], offset: int
+) -> tuple[bytes, bool, bool, int, int, int]:
+    return data, is_first, is_last, *transfer_id, offset
 
 
 @lru_cache(maxsize=64)
