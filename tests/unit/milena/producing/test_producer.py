@@ -26,6 +26,7 @@ from milena.errors import (
 from milena.producing.options import ProducerOptions
 from milena.producing.producer import Producer
 from milena.producing.serializers import json_bytes
+from storage.state.producer_state import ProducerStates
 from tests.support.fakes.scripted_cluster import (
     NOW_MS,
     ScriptedClock,
@@ -332,7 +333,7 @@ async def test_a_log_that_lost_earlier_batches_gets_the_next_under_another_id():
         await (await producer.send("t", b"lost"))
         log = cluster.logs[0]
         log.records.clear()
-        log.producers.clear()
+        log.producers = ProducerStates()
         await (await producer.send("t", b"kept"))
     assert log.values == [b"kept"]
     assert cluster.identities == 2
@@ -343,7 +344,7 @@ async def test_a_lane_that_takes_another_id_does_not_disturb_the_others():
     async with producing(cluster) as producer:
         for partition in (0, 1):
             await (await producer.send("t", b"a", partition=partition))
-        cluster.logs[0].producers.clear()
+        cluster.logs[0].producers = ProducerStates()
         for partition in (0, 1, 0, 1):
             await (await producer.send("t", b"b", partition=partition))
     assert cluster.logs[0].values == cluster.logs[1].values == [b"a", b"b", b"b"]
