@@ -78,7 +78,13 @@ class ReplicaFiles:
 
     def new_segment(self, base_offset: int) -> Segment:
         """Create an empty segment; its name is not durable yet."""
-        return Segment.create(
+        segment = self.segment(base_offset)
+        segment.create_file()
+        return segment
+
+    def segment(self, base_offset: int) -> Segment:
+        """Return a segment with an empty index, whatever is in its file."""
+        return Segment(
             self.files,
             self.directory,
             base_offset,

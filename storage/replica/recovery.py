@@ -297,7 +297,7 @@ class _Recovery:
 
     def _trusted(self, base_offset: int, next_offset: int) -> Segment:
         """Return a segment below the recovery point, as its index describes it."""
-        segment = self._blank(base_offset)
+        segment = self._replica.segment(base_offset)
         self._segments.append(segment)
         summary = self._read_summary(base_offset)
         wanted = (base_offset, next_offset)
@@ -379,7 +379,7 @@ class _Recovery:
 
     def _scan_segment(self, base_offset: int, point: int) -> bool:
         """Add the sound batches of one segment to the log; return False if the segments behind it must be cut."""
-        segment = self._blank(base_offset)
+        segment = self._replica.segment(base_offset)
         self._segments.append(segment)
         self._adopt_index(segment, point)
         file = segment.file
@@ -578,15 +578,6 @@ class _Recovery:
             self._epochs.assign(header.leader_epoch, header.base_offset)
         if header.base_offset >= self._writers_offset:
             self._writers.record(header, header.base_offset, header.append_time_ms)
-
-    def _blank(self, base_offset: int) -> Segment:
-        """Return the segment with an empty index; the caller adds the batches of its file."""
-        return Segment(
-            self._files,
-            self._replica.directory,
-            base_offset,
-            index_interval_bytes=self._replica.index_interval_bytes,
-        )
 
 
 def _leading_zeros(file: File, position: int, end: int) -> int:

@@ -173,19 +173,6 @@ class Segment:
         self.allocated_bytes = 0
         self.max_timestamp_ms: int = NO_TIMESTAMP
 
-    @classmethod
-    def create(
-        cls, files: Files, directory: str, base_offset: int, *, index_interval_bytes: int
-    ) -> "Segment":
-        """Create an empty segment; its file is durable only after the folder is synced.
-
-        Raises:
-            DiskFullError: no room for another file in the folder.
-        """
-        segment = cls(files, directory, base_offset, index_interval_bytes=index_interval_bytes)
-        segment.create_file()
-        return segment
-
     def create_file(self) -> None:
         """Create an empty log file; it is durable only after the folder is synced.
 
@@ -387,12 +374,7 @@ class Segment:
         return index if summary == self.summary and not self._is_replaced else None
 
     def _rebuild_index(self, end: int) -> SegmentIndex:
-        rebuilt = Segment(
-            self._files,
-            self._directory,
-            self.base_offset,
-            index_interval_bytes=self._index_interval_bytes,
-        )
+        rebuilt = self.successor(self.base_offset, index_interval_bytes=self._index_interval_bytes)
         for _, header in scan_batches(self.file, 0, end):
             rebuilt.add_batch(header)
         return rebuilt.load_index()

@@ -55,16 +55,14 @@ class LeaderEpochs:
         """Epoch of the last batch, -1 without one."""
         return self._epochs[-1] if self._epochs else NO_EPOCH
 
-    def assign(self, epoch: int, offset: int) -> bool:
-        """Note a batch of ``epoch`` at ``offset``; True if it starts a new epoch.
+    def assign(self, epoch: int, offset: int) -> None:
+        """Note a batch of ``epoch`` at ``offset``.
 
         Raises:
             CorruptLogError: the epoch is lower than the last one of the table.
         """
-        if self._epochs and epoch == self._epochs[-1]:
-            return False
-        self._push(epoch, offset)
-        return True
+        if not self._epochs or epoch != self._epochs[-1]:
+            self._push(epoch, offset)
 
     def end_of(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
         """Return the largest epoch <= ``epoch`` and its end offset (exclusive); (-1, -1) without one."""
@@ -90,18 +88,16 @@ class LeaderEpochs:
             self._epochs.pop()
         return len(self._starts) != size
 
-    def advance_start(self, offset: int) -> bool:
-        """Forget the epochs that end before the record at ``offset`` - 1; return True if there were any.
+    def advance_start(self, offset: int) -> None:
+        """Forget the epochs that end before the record at ``offset`` - 1.
 
         ``offset`` is the new log start. The epoch of the record before it stays, although Kafka's cache drops it. A
         follower's log may also end at ``offset``, but with another last record, of another epoch. The follower's
         producer state may then come from a record that the leader never had. The kept epoch lets the leader notice.
         """
         index = bisect_right(self._starts, offset - 1) - 1
-        if index <= 0:
-            return False
-        del self._starts[:index], self._epochs[:index]
-        return True
+        if index > 0:
+            del self._starts[:index], self._epochs[:index]
 
     def clear(self) -> None:
         """Forget all epochs."""

@@ -29,7 +29,9 @@ def files():
 
 
 def new_segment(files, *, interval=300):
-    return Segment.create(files, DIRECTORY, BASE, index_interval_bytes=interval)
+    segment = Segment(files, DIRECTORY, BASE, index_interval_bytes=interval)
+    segment.create_file()
+    return segment
 
 
 def add(segment, *, records=1, value_bytes=20, timestamp_ms=NOW_MS, allocation_end=0):

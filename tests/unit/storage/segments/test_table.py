@@ -18,7 +18,8 @@ def files():
 
 
 def segment(files, base, next_offset=None):
-    made = Segment.create(files, "/log", base, index_interval_bytes=100)
+    made = Segment(files, "/log", base, index_interval_bytes=100)
+    made.create_file()
     made.next_offset = base + 10 if next_offset is None else next_offset
     return made
 
