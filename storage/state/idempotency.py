@@ -7,8 +7,8 @@ while its client may still retry, the retry would write twice. So if the table i
 new ones (``check_room``).
 """
 
-from collections.abc import Mapping
-from itertools import islice
+from collections.abc import Iterable, Mapping
+from itertools import islice, starmap
 from typing import NamedTuple
 
 from milena.model.batch.header import Extent, KeyPlace, Marker
@@ -196,33 +196,53 @@ def _undecided_from(entry: IdempotencyEntry, offset: int) -> IdempotencyEntry:
     return entry._replace(transaction=transaction._replace(marker_offset=-1, extents=()))
 
 
-SharedTransactions = list[tuple[KeyedTransaction, dict[bytes, tuple[KeyPlace, ...]]]]
-"""Transactions of keyed requests in a snapshot, each without places, and the places of each of its keys."""
+KeyColumns = tuple[list[bytes], list[bytes], list[int], list[int], list[int], list[int]]
+"""The keys of a snapshot, and the fields of their entries without the transactions."""
+KeyedRow = tuple[bytes, int, int, int, tuple[Extent, ...]]
+"""A key, and the fields of its transaction, which belongs to one request."""
+SharedRow = tuple[int, int, int, tuple[Extent, ...], list[tuple[bytes, tuple[KeyPlace, ...]]]]
+"""The fields of a transaction that several requests share, and the key and the places of each of them."""
 
 
 def encode_idempotency(
     entries: Mapping[bytes, IdempotencyEntry],
-) -> tuple[dict[bytes, tuple[object, ...]], SharedTransactions]:
-    """Return the entries without their transactions, and the transactions, for a snapshot."""
-    shared: dict[KeyedTransaction, dict[bytes, tuple[KeyPlace, ...]]] = {}
+) -> tuple[list[object], list[KeyedRow], list[SharedRow]]:
+    """Return columns and rows for a snapshot."""
+    keyed: list[KeyedRow] = []
+    shared: dict[KeyedTransaction, list[tuple[bytes, tuple[KeyPlace, ...]]]] = {}
     for key_hash, entry in entries.items():
-        if (found := entry.transaction) is not None:
-            shared.setdefault(found._replace(places=()), {})[key_hash] = found.places
-    return {key_hash: entry[:-1] for key_hash, entry in entries.items()}, list(shared.items())
+        found = entry.transaction
+        if found is not None and found.places:
+            shared.setdefault(found._replace(places=()), []).append((key_hash, found.places))
+        elif found is not None:
+            keyed.append((key_hash, *found[:4]))
+    fields = list(zip(*(entry[:-1] for entry in entries.values()), strict=True)) or [()] * 5
+    return [list(entries), *fields], keyed, [(*found[:4], keys) for found, keys in shared.items()]
 
 
-def add_transactions(
-    entries: dict[bytes, IdempotencyEntry], transactions: SharedTransactions
-) -> None:
-    """Add the transactions of ``encode_idempotency`` to the entries.
+def decode_idempotency(
+    columns: KeyColumns, keyed: Iterable[KeyedRow], shared: Iterable[SharedRow]
+) -> dict[bytes, IdempotencyEntry]:
+    """Return the entries of a snapshot.
 
     Raises:
-        CorruptLogError: the transactions belong to other entries.
+        CorruptLogError: the columns have different lengths, or a transaction has no key.
     """
-    for transaction, keys in transactions:
-        for key_hash, places in keys.items():
-            if key_hash not in entries:
-                raise CorruptLogError("a keyed transaction without its key")
-            entries[key_hash] = entries[key_hash]._replace(
-                transaction=transaction._replace(places=places)
-            )
+    keys, *fields = columns
+    try:
+        rows = starmap(IdempotencyEntry, zip(*fields, strict=True))
+        entries = dict(zip(keys, rows, strict=True))
+        for key_hash, *identity in keyed:
+            _put(entries, key_hash, KeyedTransaction._make((*identity, ())))
+        for *identity, sharers in shared:
+            for key_hash, places in sharers:
+                _put(entries, key_hash, KeyedTransaction._make((*identity, places)))
+    except (ValueError, KeyError) as error:
+        raise CorruptLogError(f"the idempotency keys do not belong together: {error!r}") from error
+    return entries
+
+
+def _put(
+    entries: dict[bytes, IdempotencyEntry], key_hash: bytes, transaction: KeyedTransaction
+) -> None:
+    entries[key_hash] = entries[key_hash]._replace(transaction=transaction)

@@ -69,17 +69,24 @@ def is_aborted(header: BatchHeader, aborted: Mapping[Identity, AbortedRange]) ->
 class _Ended(NamedTuple):
     """A transaction whose marker, at ``marker_offset``, is not below the high watermark yet, so it may still be cut.
 
-    ``known`` is the transaction as it was before its marker.
+    ``known`` is the transaction as it was before its marker; None if the state was loaded from a snapshot.
     """
 
     marker_offset: int
-    known: OngoingTransaction
+    first_offset: int
+    known: OngoingTransaction | None = None
 
 
 TransactionTables = tuple[
     dict[Identity, OngoingTransaction], dict[Identity, AbortedRange], dict[Identity, _Ended]
 ]
-"""The state in a snapshot: open, aborted and ended transactions."""
+"""Open, aborted and ended transactions."""
+TransactionRows = tuple[
+    list[tuple[int, int, int, int, int, int, int, int, int, bytes]],
+    list[tuple[int, int, int, int]],
+    list[tuple[int, int, int, int]],
+]
+"""The state in a snapshot: open, aborted and ended transactions, each row with the identity first."""
 
 
 class Transactions:
@@ -135,7 +142,7 @@ class Transactions:
         first = marker.end_offset if marker.is_commit else known.first_offset
         if first < known.end_offset:
             self.aborted[identity] = AbortedRange(first, header.base_offset)
-        self._ended[identity] = _Ended(header.base_offset, known)
+        self._ended[identity] = _Ended(header.base_offset, known.first_offset, known)
         return known
 
     def stable_end(self, high_watermark: int) -> int:
@@ -146,7 +153,7 @@ class Transactions:
             end = min(end, first.first_offset)
             break
         for ended in self._ended.values():
-            end = min(end, ended.known.first_offset)
+            end = min(end, ended.first_offset)
         return end
 
     def epochs_under_way(self, producer_id: int, high_watermark: int) -> list[int]:
@@ -158,11 +165,15 @@ class Transactions:
     def under_way(self, high_watermark: int) -> list[tuple[Identity, OngoingTransaction]]:
         """Return the transactions whose marker is missing, or not below the high watermark.
 
-        Readers of committed records cannot read past them.
+        Readers of committed records cannot read past them. If the state of an ended transaction was loaded from a
+        snapshot, the transaction is left out. This is the case only for a moment after a start.
         """
         self._settle(high_watermark)
         ended = ((identity, found.known) for identity, found in self._ended.items())
-        return [*self.open.items(), *ended]
+        return [
+            *self.open.items(),
+            *((identity, known) for identity, known in ended if known is not None),
+        ]
 
     def is_ending(self, identity: Identity, high_watermark: int) -> bool:
         """Whether the log has the transaction's marker, but not below the high watermark yet."""
@@ -207,9 +218,25 @@ class Transactions:
         """Return a copy, for a snapshot that another thread writes."""
         return Transactions((self.open.copy(), self.aborted.copy(), self._ended.copy()))
 
-    def tables(self) -> TransactionTables:
-        """Return the state for a snapshot; the caller must not change it."""
-        return self.open, self.aborted, self._ended
+    def rows(self) -> TransactionRows:
+        """Return the state for a snapshot."""
+        return (
+            [(*identity, *found) for identity, found in self.open.items()],
+            [(*identity, *found) for identity, found in self.aborted.items()],
+            [(*identity, *ended[:2]) for identity, ended in self._ended.items()],
+        )
+
+    @classmethod
+    def of(cls, rows: TransactionRows) -> "Transactions":
+        """Return the state of a snapshot."""
+        opened, aborted, ended = rows
+        return cls(
+            (
+                {(row[0], row[1]): OngoingTransaction._make(row[2:]) for row in opened},
+                {(row[0], row[1]): AbortedRange._make(row[2:]) for row in aborted},
+                {(row[0], row[1]): _Ended(*row[2:]) for row in ended},
+            )
+        )
 
 
 def _grown(known: OngoingTransaction | None, header: BatchHeader) -> OngoingTransaction:

@@ -4,18 +4,20 @@ The module is not compiled: compilation would drop the types of the tuples' fiel
 """
 
 from collections.abc import Mapping
-from typing import Annotated, NamedTuple
+from itertools import chain
+from typing import NamedTuple
 
-from msgspec import Meta
-
+from milena.model.errors import CorruptLogError
 from storage.state.idempotency import (
     IdempotencyEntry,
-    SharedTransactions,
-    add_transactions,
+    KeyColumns,
+    KeyedRow,
+    SharedRow,
+    decode_idempotency,
     encode_idempotency,
 )
 from storage.state.sealed import seal, unseal
-from storage.state.transactions import Transactions, TransactionTables
+from storage.state.transactions import TransactionRows, Transactions
 
 REMEMBERED_BATCHES = 5
 """Batches per producer whose retries are recognised. A client has at most this many requests in flight per producer."""
@@ -40,9 +42,7 @@ class ProducerEntry(NamedTuple):
 
     producer_epoch: int
     append_time_ms: int
-    batches: Annotated[
-        tuple[SequencedBatch, ...], Meta(min_length=1, max_length=REMEMBERED_BATCHES)
-    ]
+    batches: tuple[SequencedBatch, ...]
 
 
 class WriterSnapshot(NamedTuple):
@@ -59,11 +59,35 @@ class WriterSnapshot(NamedTuple):
     transactions: Transactions = NO_TRANSACTIONS
 
 
+class _Transactions(NamedTuple):
+    """The part of a snapshot that exists if there are any transactions."""
+
+    rows: TransactionRows = ([], [], [])
+    keyed: tuple[KeyedRow, ...] = ()
+    shared: tuple[SharedRow, ...] = ()
+
+
+class _Content(NamedTuple):
+    """A snapshot as it travels to followers, which may run another release."""
+
+    end_offset: int
+    covers_offset: int
+    producers: list[list[int]]
+    keys: KeyColumns
+    transactions: _Transactions = _Transactions()
+
+
 def encode_snapshot(snapshot: WriterSnapshot) -> bytes:
     """Encode the content of a snapshot file; a leader sends it to followers in the same encoding."""
-    idempotency, shared = encode_idempotency(snapshot.idempotency)
-    tables = snapshot.transactions.tables()
-    return seal(_MAGIC, (*snapshot[:3], idempotency, shared, tables))
+    producers = [
+        (producer_id, *entry[:2], *chain.from_iterable(entry.batches))
+        for producer_id, entry in snapshot.producers.items()
+    ]
+    keys, keyed, shared = encode_idempotency(snapshot.idempotency)
+    content = [snapshot.offset, snapshot.covers_offset, producers, keys]
+    if snapshot.transactions or keyed or shared:
+        content.append([snapshot.transactions.rows(), keyed, *([shared] if shared else [])])
+    return seal(_MAGIC, content)
 
 
 def decode_snapshot(content: bytes) -> WriterSnapshot:
@@ -72,18 +96,23 @@ def decode_snapshot(content: bytes) -> WriterSnapshot:
     Raises:
         CorruptLogError: the content is damaged, or is not a snapshot.
     """
-    offset, end, producers, idempotency, shared, tables = unseal(
-        _MAGIC,
-        content,
-        tuple[
-            int,
-            int,
-            dict[int, ProducerEntry],
-            dict[bytes, IdempotencyEntry],
-            SharedTransactions,
-            TransactionTables,
-        ],
+    found = unseal(_MAGIC, content, _Content)
+    rows = found.transactions.rows
+    return WriterSnapshot(
+        found.end_offset,
+        found.covers_offset,
+        dict(map(_producer, found.producers)),
+        decode_idempotency(found.keys, found.transactions.keyed, found.transactions.shared),
+        Transactions.of(rows) if any(rows) else NO_TRANSACTIONS,
     )
-    add_transactions(idempotency, shared)
-    transactions = Transactions(tables) if any(tables) else NO_TRANSACTIONS
-    return WriterSnapshot(offset, end, producers, idempotency, transactions)
+
+
+def _producer(row: list[int]) -> tuple[int, ProducerEntry]:
+    width = len(SequencedBatch._fields)
+    batch_count, rest = divmod(len(row) - 3, width)
+    if not 1 <= batch_count <= REMEMBERED_BATCHES or rest:
+        raise CorruptLogError(f"a producer of {len(row)} numbers is not one")
+    batches = tuple(
+        SequencedBatch._make(row[start : start + width]) for start in range(3, len(row), width)
+    )
+    return row[0], ProducerEntry(row[1], row[2], batches)

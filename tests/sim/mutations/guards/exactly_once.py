@@ -232,7 +232,7 @@ EXACTLY_ONCE: tuple[Mutation, ...] = (
         name="marker-committed",
         guard="the last stable offset passes a transaction once its marker is committed",
         module="storage.state.transactions",
-        old="            end = min(end, ended.known.first_offset)",
+        old="            end = min(end, ended.first_offset)",
         new="            pass",
         options=TRANSACTIONAL,
     ),
@@ -335,8 +335,8 @@ EXACTLY_ONCE: tuple[Mutation, ...] = (
         name="aborted-kept",
         guard="a snapshot of a log's writers has its aborted transactions",
         module="storage.state.transactions",
-        old="        return self.open, self.aborted, self._ended",
-        new="        return self.open, {}, self._ended",
+        old="[(*identity, *found) for identity, found in self.aborted.items()],",
+        new="[],",
         options=TRANSACTIONAL,
     ),
     Mutation(
@@ -472,9 +472,9 @@ EXACTLY_ONCE: tuple[Mutation, ...] = (
     Mutation(
         name="shared-keys-snapshot",
         guard="a snapshot of a log's writers says which records are a key's that shares its transaction",
-        module="storage.state.idempotency",
-        old="[key_hash] = found.places",
-        new="[key_hash] = ()",
+        module="storage.state.writer_snapshot",
+        old="*([shared] if shared else [])",
+        new="*([])",
         by="tests/unit/storage/state/test_transactions.py",
     ),
     Mutation(

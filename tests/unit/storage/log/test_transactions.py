@@ -70,7 +70,7 @@ def committed(log: PartitionLog, high_watermark: int | None = None) -> list[byte
 
 
 def state_of(log: PartitionLog) -> object:
-    return log.writers.transactions.copy().tables()
+    return log.writers.transactions.rows()
 
 
 def test_an_open_transaction_ends_what_may_be_read_and_its_marker_goes_on(log):

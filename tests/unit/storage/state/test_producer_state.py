@@ -268,31 +268,9 @@ def test_a_damaged_snapshot_is_refused():
 
 @pytest.mark.parametrize(
     "producers",
-    [
-        None,
-        [None],
-        {1: [2, 3]},
-        {1: [2, 3, []]},
-        {1: [2, 3, [[4, 5, 6]]]},
-        {1: [2, 3, [[4, 5, 6, 7]] * 6]},
-        {1: ["2", 3, [[4, 5, 6, 7]]]},
-    ],
+    [None, [None], [[1, 2, 3]], [[1, 2, 3, 4]], [[1, 2, 3, *range(24)]], [[1, "2", 3, 4, 5, 6, 7]]],
 )
 def test_a_snapshot_of_another_shape_is_refused(producers):
+    empty = [[], [], [], [], [], []]
     with pytest.raises(CorruptLogError):
-        decode_snapshot(seal(b"MPS1", [0, 0, producers, {}, [], [{}, {}, {}]]))
-
-
-@pytest.mark.parametrize(
-    "keys",
-    [
-        None,
-        [],
-        {1: [b"body-abc", 6, 0, 9, NOW_MS]},
-        {b"key": [b"body-abc", 6, 0, 9]},
-        {b"key": [None, 6, 0, 9, NOW_MS]},
-    ],
-)
-def test_a_snapshot_with_keys_of_another_shape_is_refused(keys):
-    with pytest.raises(CorruptLogError):
-        decode_snapshot(seal(b"MPS1", [0, 0, {}, keys, [], [{}, {}, {}]]))
+        decode_snapshot(seal(b"MPS1", [0, 0, producers, empty]))

@@ -218,17 +218,17 @@ def test_a_snapshot_has_what_a_shared_one_wrote_once_and_its_keys_have_it_in_com
     [
         None,
         [[]],
-        [[[1, 0, 5, []], None]],
-        [[[1, 0, 5, None], {}]],
-        [[[1, 0, 5, []], {b"k" * 16: [[0, 0, 1]]}]],
-        [[[1, 0, 5, []], {ONE_KEY.key_hash: [[0, 0]]}]],
-        [[[1, 0, "x", []], {}]],
+        [[1, 0, 5, [], None]],
+        [[1, 0, 5, None, []]],
+        [[1, 0, 5, [], [[b"k" * 16, [[0, 0, 1]]]]]],
+        [[1, 0, 5, [], [[ONE_KEY.key_hash, [[0, 0]]]]]],
+        [[1, 0, "x", [], []]],
     ],
 )
 def test_what_is_no_row_of_keys_that_share_is_refused(rows: object) -> None:
-    entries = {ONE_KEY.key_hash: (b"b" * 8, 6, 0, 1, NOW_MS)}
+    keys = [[ONE_KEY.key_hash], [b"b" * 8], [6], [0], [1], [NOW_MS]]
     with pytest.raises(CorruptLogError):
-        decode_snapshot(seal(b"MPS1", [0, 0, {}, entries, rows, [{}, {}, {}]]))
+        decode_snapshot(seal(b"MPS1", [0, 0, [], keys, [[[], [], []], [], rows]]))
 
 
 def test_a_snapshot_tells_all_of_it() -> None:
@@ -237,7 +237,7 @@ def test_a_snapshot_tells_all_of_it() -> None:
     again = decode_snapshot(encode_snapshot(log.state.freeze(log.end)))
     assert again.transactions.open == log.state.transactions.open
     assert again.transactions.aborted == {TWO: AbortedRange(1, 2)}
-    assert again.transactions.tables() == log.state.transactions.tables()
+    assert again.transactions.rows() == log.state.transactions.rows()
     assert [again.transactions.stable_end(hw) for hw in (1, 3, 5)] == [0, 0, 0]
     assert again.idempotency == log.state.idempotency.freeze()
 
@@ -290,15 +290,15 @@ def test_one_too_many_is_refused_and_those_that_are_open_go_on(
     "tables",
     [
         None,
-        [{}, {}],
-        [{}, {}, None],
-        [{(1, 0): [0, 1, 1, NOW_MS, 1, 4, 40, "no bytes"]}, {}, {}],
-        [{(1, 0): [0, 1, 1, NOW_MS, 1, 4]}, {}, {}],
-        [{}, {(1, 0): [0]}, {}],
-        [{}, {(1, 0): [0, "x"]}, {}],
-        [{}, {}, {(1, 0): [0, 0]}],
+        [[], []],
+        [[], [], None],
+        [[[1, 0, 0, 1, 1, NOW_MS, 1, 4, 40, "no bytes"]], [], []],
+        [[[1, 0, 0, 1, 1, NOW_MS, 1, 4, 40]], [], []],
+        [[], [[1, 0, 0]], []],
+        [[], [[1, 0, 0, "x"]], []],
+        [[], [], [[1, 0, 0, 0, 0]]],
     ],
 )
 def test_what_is_no_state_of_transactions_is_refused(tables: object) -> None:
     with pytest.raises(CorruptLogError):
-        decode_snapshot(seal(b"MPS1", [0, 0, {}, {}, [], tables]))
+        decode_snapshot(seal(b"MPS1", [0, 0, [], [[]] * 6, [tables, []]]))
