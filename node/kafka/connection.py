@@ -347,10 +347,13 @@ class KafkaConnection(asyncio.Protocol):
         try:
             while self._waiting:
                 await self._may_write.wait()
-                self._is_starting = True
                 if not self._is_let_in:
                     async with self._context.strangers_turn:
                         await one_turn()
+                if not self._waiting:
+                    # The node began to stop in the meantime (``drain``).
+                    break
+                self._is_starting = True
                 work = self._authenticate if self._identity.is_raw else self._start
                 is_pipelined = await work(self._waiting.popleft())
                 self._is_starting = False

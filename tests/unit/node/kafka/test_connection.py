@@ -249,6 +249,21 @@ async def test_reading_stops_while_many_requests_are_in_work(
 
 
 @at_desk
+async def test_a_stop_ends_a_connection_whose_next_request_waits_for_an_unsent_response(
+    desk: Desk, client: KafkaClient, cluster: Cluster
+) -> None:
+    client.connection.pause_writing()
+    ask(client, ORDINARY, b"a")
+    await settle()
+    client.connection.drain()
+    client.connection.resume_writing()
+    await settle()
+    assert client.transport.is_aborted
+    assert desk.started == []
+    assert cluster.nodes[1].counts.contained.total == 0
+
+
+@at_desk
 async def test_no_request_starts_while_a_response_is_unsent(
     desk: Desk, client: KafkaClient, cluster: Cluster
 ) -> None:

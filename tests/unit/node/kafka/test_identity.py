@@ -299,3 +299,20 @@ async def test_a_stranger_that_sends_many_requests_at_once_is_closed() -> None:
         friend.send(request_frame(18, 0, b"") * (IN_WORK_MAX + 1))
         await friend.connection.idle()
         assert len(friend.answers()) == IN_WORK_MAX + 1
+
+
+@virtual
+async def test_a_stop_ends_strangers_that_wait_for_their_turn() -> None:
+    async with cluster_of(Cluster(node_ids=(1,))) as cluster:
+        node = cluster.nodes[1]
+        await close_cluster(node)
+        listener = listener_of(node)
+        strangers = [KafkaClient(listener.connection()) for _ in range(5)]
+        for stranger in strangers:
+            stranger.ask(18, 0, b"")
+        await one_turn()
+        for stranger in strangers:
+            stranger.connection.drain()
+        await settle()
+        assert all(stranger.transport.is_aborted for stranger in strangers)
+        assert node.counts.contained.total == 0
