@@ -94,7 +94,17 @@ class GroupCoordinator:
         return await self._group(request.group_id).heartbeat(request)
 
     async def on_delete(self, request: GroupDeleteRequest) -> Done:
-        """Delete a group without members, and its offsets.
+        """Delete a group for a client of any node; see ``delete``."""
+        # The request may come from another node: the audit entry must name the principal that called there.
+        asked = on_behalf.principal.set("" if request.principal is UNSET else request.principal)
+        try:
+            await self.delete(request.group_id)
+        finally:
+            on_behalf.principal.reset(asked)
+        return Done()
+
+    async def delete(self, group_id: str) -> None:
+        """Delete a group without members, and its offsets, for the principal of the present request.
 
         Raises:
             NotCoordinatorError: this broker is fenced or registered again; nothing was deleted.
@@ -102,23 +112,18 @@ class GroupCoordinator:
             MilenaError of another kind: the refusal of the state machine or the quorum.
         """
         version = self._node.metadata.image.coordinators_version
-        await self._settle_classic(request.group_id)
+        await self._settle_classic(group_id)
         command = DeleteGroup(
             broker_id=self._node.metadata.node_id,
             broker_epoch=self._node.membership.broker_epoch,
-            group_id=request.group_id,
+            group_id=group_id,
             coordinators_version=version,
         )
-        # The request may come from another node: the audit entry must name the principal that called there.
-        asked = on_behalf.principal.set("" if request.principal is UNSET else request.principal)
         try:
             await self._node.metadata.propose(command, timeout_ms=PROPOSE_MS)
         except FencedError as error:
             # A fenced broker coordinates nothing. This error lets the calling node look for the coordinator again.
             raise NotCoordinatorError(f"{error.message} Nothing was deleted.") from error
-        finally:
-            on_behalf.principal.reset(asked)
-        return Done()
 
     async def _settle_classic(self, group_id: str) -> None:
         """Wait until the image knows that the last member of a classic group has left."""

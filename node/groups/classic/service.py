@@ -4,7 +4,7 @@ A request at another node is refused with NotCoordinatorError: Kafka's clients t
 of these calls is forwarded. Offsets are shared with server groups and with the HTTP API.
 """
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
 
 from http_api.ports.groups import OffsetToCommit, PartitionCommit, TopicPartition
 from milena.model.errors import (
@@ -38,7 +38,6 @@ from node.groups.classic.member import unknown_member
 from node.groups.coordinator import GroupCoordinator
 from node.groups.coordinator_calls import CoordinatorCalls
 from node.groups.descriptions import is_server_group, offsets_of, server_state
-from node.groups.group_messages import GroupDeleteRequest
 from node.groups.group_offsets import CommitQueue
 from raft_meta.machine.commands import DeleteOffsets, GroupCommit, OffsetCommit
 from raft_meta.machine.groups import group_rules
@@ -250,9 +249,15 @@ class ClassicGroups:
         return offsets_of(image, group_id, partitions)
 
     async def delete_offsets(
-        self, group_id: str, partitions: Sequence[TopicPartition]
+        self,
+        group_id: str,
+        partitions: Sequence[TopicPartition],
+        *,
+        note: Callable[[str, Sequence[int]], Awaitable[None]],
     ) -> Mapping[TopicPartition, MilenaError]:
         """Delete single offsets (KIP-496); return the reasons for those that were refused alone.
+
+        ``note``: called before offsets are deleted, for each of their topics, with its name and partitions.
 
         Raises:
             GroupNotFoundError: there is no such group.
@@ -275,6 +280,11 @@ class ClassicGroups:
                 )
             else:
                 keys.append((known.topic_id, number))
+        deleted: dict[str, list[int]] = {}
+        for row in offsets_of(image, group_id, frozenset(partitions) - refused.keys()):
+            deleted.setdefault(row.topic, []).append(row.partition)
+        for topic, numbers in deleted.items():
+            await note(topic, numbers)
         if keys:
             await self._delete_offsets(group_id, keys, version)
         return refused
@@ -368,7 +378,7 @@ class ClassicGroups:
         """
         group_rules.check_group_id(group_id)
         self._calls.check(group_id)
-        await self._coordinator.on_delete(GroupDeleteRequest(group_id=group_id))
+        await self._coordinator.delete(group_id)
 
 
 def _judged(

@@ -364,9 +364,14 @@ async def _offset_delete(services: KafkaServices, call: KafkaCall) -> Body:
         for topic in request.topics
         if not call.rights.permits(Operation.READ, ResourceType.TOPIC, topic.name)
     }
+
+    async def note(topic: str, partitions: Sequence[int]) -> None:
+        change = {"group_id": group_id, "topic": topic, "partitions": list(partitions)}
+        await services.admin.note("delete_offsets", change)
+
     try:
         errors = await services.groups.delete_offsets(
-            group_id, [key for key in keys if key[0] not in forbidden]
+            group_id, [key for key in keys if key[0] not in forbidden], note=note
         )
     except MilenaError as error:
         return call.answer({"error_code": call.note(group_code_of(error)), "topics": []})

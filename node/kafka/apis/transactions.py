@@ -45,6 +45,7 @@ from node.kafka.wire import cold
 from node.services.own_topics import check_written_by_clients
 from node.services.transactions.transactional_ids import KafkaProducer
 from raft_meta.machine.image import PartitionKey
+from raft_meta.machine.transactional_ids import own_producer
 
 FENCED_FROM = 2
 """The first versions of 24 to 26 in which a fenced client gets PRODUCER_FENCED."""
@@ -289,6 +290,8 @@ async def _end_txn(services: KafkaServices, call: KafkaCall) -> Body:
     code = KafkaCode.NONE
     try:
         await authorize_transactional_id(call.rights, services.admin, request.transactional_id)
+        if not request.committed:
+            await _note_abort(services, request)
         client = await services.transactional_ids.end(
             request.transactional_id,
             _client_of(request),
@@ -300,6 +303,30 @@ async def _end_txn(services: KafkaServices, call: KafkaCall) -> Body:
         code = transaction_code_of(error, call.version >= FENCED_FROM)
         code = KafkaCode.TRANSACTION_ABORTABLE if is_abortable else code
     return call.answer({"error_code": call.note(code), **client._asdict()})
+
+
+async def _note_abort(services: KafkaServices, request: cold.Message) -> None:
+    """If the request aborts an open transaction, write that to the audit log first, as the HTTP API does.
+
+    Raises:
+        NoQuorumError: the entry could not be written, so the transaction must not be aborted.
+    """
+    image = await services.metadata.current_image()
+    row = image.transactional_ids.get(request.transactional_id)
+    if (
+        row is None
+        or not row.is_open
+        or _client_of(request) != (row.producer_id, row.producer_epoch)
+    ):
+        # Nothing is aborted. The request is refused, or a repeated one.
+        return
+    own = own_producer(image, row)
+    change = {
+        "transactional_id": row.name,
+        "producer_id": own.producer_id,
+        "producer_epoch": own.producer_epoch,
+    }
+    await services.admin.note("abort_transaction", change)
 
 
 APIS = (_add_partitions, _add_offsets, _end_txn, _txn_offset_commit)

@@ -17,6 +17,16 @@ from tests.support.clusters.nodes import Cluster
 from tests.support.groups.sim_members import coordinator
 
 
+class Notes:
+    """The offsets that the audit log was told of."""
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[str, list[int]]] = []
+
+    async def add(self, topic: str, partitions: Sequence[int]) -> None:
+        self.rows.append((topic, list(partitions)))
+
+
 @dataclass
 class ClassicMember:
     """A client. As leader it gives every member its own id as assignment, with the generation."""

@@ -5,6 +5,7 @@ are ``orders``; with ``absent`` in their place, a client that may not see them m
 """
 
 import itertools
+import json
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -726,22 +727,92 @@ async def test_a_second_user_cannot_use_or_take_over_the_first_ones_producer() -
         assert len(cluster.log.commands) == count
 
 
+OTHER_CONFIG = {
+    "resource_type": 2,
+    "resource_name": "orders",
+    "configs": [TOPIC_CHANGE | {"value": "6000"}],
+}
+AUDITED: list[tuple[str, int, Fields]] = [
+    ("create_topic", 19, {"validate_only": False}),
+    ("add_partitions", 37, {"validate_only": False}),
+    ("alter_configs", 33, {"validate_only": False}),
+    ("alter_configs", 44, {"validate_only": False, "resources": [OTHER_CONFIG]}),
+    ("delete_records", 21, {}),
+    ("alter_acls", 30, {}),
+    ("alter_acls", 31, {}),
+    ("alter_quota", 49, {}),
+    ("put_user", 51, {}),
+    ("delete_offsets", 47, {}),
+    ("delete_group", 42, {}),
+    ("delete_topic", 20, {}),
+]
+"""Audited changes, in an order in which each one changes something: the action, the key, and fields that differ."""
+
+
 @virtual
-async def test_a_change_is_in_the_audit_log_with_its_principal() -> None:
+async def test_each_change_is_in_the_audit_log_once_with_its_principal() -> None:
     async with cluster_of(Cluster(node_ids=(1,))) as cluster:
-        create = acl("ann", Operation.CREATE, ResourceType.TOPIC, "new")
-        delete = acl("ann", Operation.DELETE, ResourceType.TOPIC, "orders")
-        node = await prepared(cluster, create, delete)
-        entries: list[AuditEntry] = []
-        node.machine.on_audited(entries.append)
-        client = await signed_in(node, ANN)
-        wanted = {"name": "new", "num_partitions": 1, "replication_factor": 1}
-        found = await client.call(19, 7, topics=[wanted], **TIMED)
-        # Without DESCRIBE_CONFIGS, the response leaves the configs out.
-        assert (found.topics[0].error_code, found.topics[0].topic_config_error_code) == (0, 29)
-        await asked(client, 21)
-        noted = {(entry.action, entry.principal) for entry in entries}
-        assert {("create_topic", "User:ann"), ("delete_records", "User:ann")} <= noted
+        node = await prepared(cluster)
+        noted: list[AuditEntry] = []
+        client = await signed_in(node, ADMIN)
+        node.machine.on_audited(noted.append)
+        for action, key, more in AUDITED:
+            noted.clear()
+            request = REQUESTS[key]
+            fields = {**request.fields("orders"), **more}
+            found = (await client.call(key, request.version, **fields)).to_dict()
+            assert error_codes(found) <= {0}, (action, found)
+            assert [(one.action, one.principal) for one in noted] == [(action, "User:admin")]
+
+
+@virtual
+async def test_the_abort_of_an_open_transaction_is_in_the_audit_log_once() -> None:
+    async with cluster_of(Cluster(node_ids=(1,))) as cluster:
+        rights: list[Right] = [
+            (Operation.WRITE, ResourceType.TOPIC),
+            (Operation.WRITE, ResourceType.TRANSACTIONAL_ID),
+        ]
+        node = await prepared(cluster, *entries("ann", rights))
+        ann, noted = await signed_in(node, ANN), list[AuditEntry]()
+        own = {"transactional_id": "orders", "transaction_timeout_ms": 60_000}
+        made = await ann.call(22, 4, **own, producer_id=-1, producer_epoch=-1)
+        node.machine.on_audited(noted.append)
+
+        async def end(version: int, *, epoch: int, committed: bool = False) -> int:
+            found = await ann.call(
+                26,
+                version,
+                transactional_id="orders",
+                producer_id=made.producer_id,
+                producer_epoch=epoch,
+                committed=committed,
+            )
+            return int(found.error_code)
+
+        async def begin() -> None:
+            fields = {
+                "v3_and_below_transactional_id": "orders",
+                "v3_and_below_producer_id": made.producer_id,
+                "v3_and_below_producer_epoch": made.producer_epoch,
+            }
+            topics = [{"name": "orders", "partitions": [0]}]
+            found = await ann.call(24, 3, **fields, v3_and_below_topics=topics)
+            assert error_codes(found.to_dict()) == {0}
+
+        epoch = made.producer_epoch
+        await begin()
+        assert await end(3, epoch=epoch, committed=True) == 0
+        await begin()
+        assert await end(3, epoch=epoch + 1) != 0
+        assert noted == []
+        assert await end(3, epoch=epoch) == 0
+        assert await end(3, epoch=epoch) == 0
+        (entry,) = noted
+        assert (entry.action, entry.principal) == ("abort_transaction", "User:ann")
+        assert json.loads(entry.change)["transactional_id"] == "orders"
+        # An abort of nothing only raises the client's epoch (KIP-890).
+        assert await end(5, epoch=epoch) == 0
+        assert len(noted) == 1
 
 
 @virtual

@@ -22,7 +22,7 @@ from node.groups.classic.calls import ClassicState
 from raft_meta.machine.commands import PutClassicGroup
 from raft_meta.machine.groups import group_rules
 from tests.support.clusters.nodes import Cluster
-from tests.support.groups.classic_members import ClassicMember
+from tests.support.groups.classic_members import ClassicMember, Notes
 from tests.support.groups.sim_members import Member, coordinator, other, started
 from tests.support.time.virtual_time import after, virtual
 
@@ -152,7 +152,7 @@ async def test_other_nodes_refuse_every_request() -> None:
         port.fetch_offsets("g"),
         port.commit("g", []),
         port.delete("g"),
-        port.delete_offsets("g", []),
+        port.delete_offsets("g", [], note=Notes().add),
     )
     for call in calls:
         with pytest.raises(NotCoordinatorError):

@@ -17,7 +17,7 @@ from node.groups.classic.calls import ClassicState, LeavingMember
 from raft_meta.machine.groups import group_rules
 from raft_meta.machine.groups.coordinators import coordinator_of
 from tests.support.clusters.nodes import Cluster
-from tests.support.groups.classic_members import ClassicMember
+from tests.support.groups.classic_members import ClassicMember, Notes
 from tests.support.groups.sim_members import Member, coordinator, started
 from tests.support.time.virtual_time import virtual
 
@@ -84,15 +84,16 @@ async def test_a_description_has_members_with_client_id_and_host() -> None:
 
 @virtual
 async def test_offsets_are_deleted_in_topics_without_subscribers() -> None:
-    cluster = await classic()
+    cluster, notes = await classic(), Notes()
     await cluster.create("u", (1, 2, 3))
     one = ClassicMember(cluster, "one", protocols=(("range", subscription("t")),))
     with pytest.raises(GroupNotFoundError):
-        await one.port.delete_offsets("g", [("t", 0)])
+        await one.port.delete_offsets("g", [("t", 0)], note=notes.add)
     await one.enter()
     await one.commit(0, 5)
     await one.commit(0, 6, topic="u")
-    refused = await one.port.delete_offsets("g", [("t", 0), ("u", 0), ("none", 1)])
+    refused = await one.port.delete_offsets("g", [("t", 0), ("u", 0), ("none", 1)], note=notes.add)
+    assert notes.rows == [("u", [0])]
     assert {key: error.code for key, error in refused.items()} == {
         ("t", 0): "group_subscribed",
         ("none", 1): "topic_not_found",
@@ -100,7 +101,8 @@ async def test_offsets_are_deleted_in_topics_without_subscribers() -> None:
     assert [row.topic for row in await one.port.fetch_offsets("g")] == ["t"]
     assert await one.port.fetch_offsets("g", {("u", 0)}) == []
     await one.leave()
-    assert await one.port.delete_offsets("g", [("t", 0)]) == {}
+    assert await one.port.delete_offsets("g", [("t", 0)], note=notes.add) == {}
+    assert notes.rows == [("u", [0]), ("t", [0])]
     assert await one.port.fetch_offsets("g") == []
     await cluster.close()
 
@@ -111,9 +113,9 @@ async def test_unknown_subscriptions_keep_their_offsets() -> None:
     one = ClassicMember(cluster, "one")
     await one.enter()
     await one.commit(0, 5)
-    assert ("t", 0) in await one.port.delete_offsets("g", [("t", 0)])
+    assert ("t", 0) in await one.port.delete_offsets("g", [("t", 0)], note=Notes().add)
     coordinator(cluster).groups.coordinator.classic.drop_all()
-    assert ("t", 0) in await one.port.delete_offsets("g", [("t", 0)])
+    assert ("t", 0) in await one.port.delete_offsets("g", [("t", 0)], note=Notes().add)
     await cluster.close()
 
 
@@ -125,7 +127,7 @@ async def test_a_member_of_a_server_group_commits_under_its_epoch() -> None:
     port = coordinator(cluster).groups.classic
     offsets = [OffsetToCommit(topic="t", partition=0, offset=3)]
     assert await port.commit("g", offsets, member_id="m1", generation=server.epoch) == {}
-    assert ("t", 0) in await port.delete_offsets("g", [("t", 0)])
+    assert ("t", 0) in await port.delete_offsets("g", [("t", 0)], note=Notes().add)
     with pytest.raises(MemberNotFoundError):
         await port.commit("g", offsets)
     await cluster.close()
