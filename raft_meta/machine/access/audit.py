@@ -26,6 +26,9 @@ from raft_meta.machine.outcome import Outcome
 
 LEVEL = 8
 """The feature level from which on envelopes name principals, and the image keeps entries."""
+CHILDREN_LEVEL = 12
+"""The feature level from which on the deletion of a token names the tokens that go with it. Entries are part of the
+image, which must be the same on nodes of all releases."""
 
 TOPIC = "__audit"
 BYTES_MAX = 4 << 20
@@ -185,6 +188,14 @@ def _seen_before(before: Image, command: c.Command) -> dict[str, object]:
     match command:
         case c.DeleteTopic() | c.AddPartitions() | c.AlterConfigs():
             return {"name": before.topics[command.topic_id].name}
+        case c.DeleteTokens() if before.feature_level >= CHILDREN_LEVEL:
+            gone = {*command.token_ids}
+            left = list(command.token_ids)
+            while left:
+                left += before.token_children.get(left.pop(), ())
+                gone.update(left)
+            children = sorted(gone.difference(command.token_ids))
+            return {"child_token_ids": children} if children else {}
         case c.PutUser():
             present = before.users.get(command.name)
             verifiers = () if present is None else present.verifiers

@@ -102,6 +102,34 @@ def test_a_change_of_scram_credentials_is_told_without_them() -> None:
     }
 
 
+@pytest.mark.parametrize("level", [audit.CHILDREN_LEVEL - 1, audit.CHILDREN_LEVEL])
+def test_a_deleted_token_is_told_with_those_that_go_with_it(level: int) -> None:
+    cluster = AuditedCluster(level=level)
+    cluster.user("bob")
+    bob = cluster.image.users["bob"]
+    parents = {"tok00001": "", "tok00002": "tok00001", "tok00003": "tok00002", "tok00004": ""}
+    for token_id, parent in parents.items():
+        made = c.CreateToken(
+            token_id=token_id,
+            user="bob",
+            user_index=bob.created_index,
+            secret_hash=token_id.encode().rjust(32),
+            note="",
+            grants=(),
+            expires_ms=WallMs(0),
+            parent=parent,
+        )
+        assert cluster.asked(made).error is None
+    told = []
+    for token_id in ("tok00001", "tok00004"):
+        change = cluster.asked(c.DeleteTokens(token_ids=(token_id,))).change
+        assert change is not None
+        told.append(json.loads(change.change))
+    assert set(cluster.image.tokens) == set()
+    children = {} if level < audit.CHILDREN_LEVEL else {"child_token_ids": ["tok00002", "tok00003"]}
+    assert told == [{"token_ids": ["tok00001"], **children}, {"token_ids": ["tok00004"]}]
+
+
 def test_what_is_told_are_fields_of_commands() -> None:
     for kind, (_, names) in audit.TOLD.items():
         assert set(names) <= {field.name for field in fields(kind)}
