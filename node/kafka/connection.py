@@ -404,7 +404,7 @@ class KafkaConnection(asyncio.Protocol):
         if not api.is_pipelined:
             await self._settle()
             await self._may_write.wait()
-        if not api.access.is_public:
+        if head.key != API_VERSIONS:
             await self._check_caller(api)
         client_id, reader = body_of(frame, is_flexible=head.version >= api.flexible_from)
         call = KafkaCall(
@@ -485,12 +485,26 @@ class KafkaConnection(asyncio.Protocol):
         if self._identity.is_let_in():
             self._let_in()
 
+    async def _catch_up(self) -> None:
+        """Wait until a node that has just started knows the users, the topics and the rest of the cluster.
+
+        Raises:
+            CloseConnectionError: it does not learn them now.
+        """
+        try:
+            await self._context.services.metadata.catch_up()
+        except MilenaError as error:
+            raise CloseConnectionError(error) from error
+
     async def _check_caller(self, api: Api) -> None:
-        """Find out who the client is now.
+        """Find out who the client is now, unless anybody may send the request.
 
         Raises:
             CloseConnectionError: the client may send no requests.
         """
+        await self._catch_up()
+        if api.access.is_public:
+            return
         try:
             caller = await self._identity.caller()
         except MilenaError as error:
@@ -515,6 +529,7 @@ class KafkaConnection(asyncio.Protocol):
         """Take a message of SASL without a header, and send the response without one; return False."""
         await self._settle()
         await self._may_write.wait()
+        await self._catch_up()
         answer = await raw_step(self._context.services, self._identity, message)
         self._budget.give_back(self, SIZE_BYTES + len(message))
         self._expect()

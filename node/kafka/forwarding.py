@@ -218,6 +218,7 @@ class KafkaForwarding:
         api = self._apis.get(asked.key)
         if api is None or not api.first <= asked.version <= api.last:
             raise InvalidRequestError(f"version {asked.version} of API {asked.key} is not served")
+        await self._services.metadata.catch_up()
         vouched = VouchedCaller(
             principal=asked.caller,
             user=asked.user,

@@ -119,6 +119,8 @@ class MetadataStore:
         self._told = machine.image
         self._is_scheduled = False
         self._barrier: asyncio.Task[Image] | None = None
+        self._has_caught_up = False
+        """Whether the image has all that was committed before this process started."""
         self._loop = asyncio.get_running_loop()
         self.checks = ImageChecks(marks=machine.marks, clock=clock, on_failure=on_failure)
         machine.on_change(self._on_applied)
@@ -190,6 +192,7 @@ class MetadataStore:
             NoQuorumError: no majority responded in time.
         """
         await self.quorum.barrier(timeout_ms=timeout_ms)
+        self._has_caught_up = True
         self._deliver()
         return self.image
 
@@ -208,6 +211,18 @@ class MetadataStore:
             # If all callers are gone, read the error here: otherwise asyncio logs it as never retrieved.
             self._barrier.add_done_callback(lambda done: done.cancelled() or done.exception())
         return await asyncio.shield(self._barrier)
+
+    async def catch_up(self) -> None:
+        """Return once the image has all that was committed before this process started.
+
+        A node that starts has an older image, or an empty one. A response from it could say that a topic, a user or a
+        feature does not exist.
+
+        Raises:
+            NoQuorumError: no majority responded in time.
+        """
+        if not self._has_caught_up:
+            await self.current_image()
 
     def outlive_past_incarnations(self) -> None:
         """Take a higher incarnation than the present one, and than every one of this node in the image.
@@ -234,13 +249,16 @@ class MetadataStore:
             FeatureLevelError: some node may run a release that does not know the command, and would stop at it.
             MilenaError: the state machine refused the command with this error.
         """
-        self._check_level(command)
+        if codec.LEVELS[type(command)] > self.image.feature_level:
+            await self.catch_up()
+            self._check_level(command)
         deadline = self._clock.now_ms() + timeout_ms
         await self._take_slot(timeout_ms)
         try:
             response = await self._propose(command, max(1, int(deadline - self._clock.now_ms())))
         finally:
             self._slots.release()
+        self._has_caught_up = True
         if is_answer_first:
             self._seen = self._machine.image
         else:

@@ -15,6 +15,7 @@ import pytest
 from milena.model.access import CLUSTER_NAME, AccessMode, Operation, ResourceType
 from node.kafka.apis.registry import APIS
 from node.kafka.rights import Right
+from node.kafka.wire import cold
 from raft_meta.machine.image import Acl, AuditEntry
 from tests.support.clusters.kafka_clients import (
     ADMIN,
@@ -24,6 +25,7 @@ from tests.support.clusters.kafka_clients import (
     acl,
     client_of,
     close_cluster,
+    decoded,
     plain,
     sign_in,
 )
@@ -747,6 +749,46 @@ AUDITED: list[tuple[str, int, Fields]] = [
     ("delete_topic", 20, {}),
 ]
 """Audited changes, in an order in which each one changes something: the action, the key, and fields that differ."""
+
+
+@virtual
+async def test_nothing_is_answered_from_an_image_that_is_not_loaded_yet() -> None:
+    async with cluster_of(Cluster(node_ids=(1,))) as cluster:
+        entry = acl("ann", Operation.WRITE, ResourceType.TOPIC, "orders")
+        await prepared(cluster, entry, mode=AccessMode.OFF)
+        await cluster.kill(1)
+        await cluster.until(lambda: cluster.log.leader_id is None)
+        node = await cluster.restart(1)
+        assert node.metadata.image.index == 0
+        own = {"transactional_id": "orders", "producer_id": -1, "producer_epoch": -1}
+        bodies = {key: (one.version, one.fields("orders")) for key, one in REQUESTS.items()}
+        bodies[22] = (4, {**bodies[22][1], **own})
+        bodies[36] = (2, {"auth_bytes": b""})
+        clients = {key: client_of(node) for key in bodies}
+        for key, (version, fields) in bodies.items():
+            clients[key].ask(key, version, cold.encode_request(key, version, fields))
+        named = {"client_software_name": "test", "client_software_version": "1"}
+        assert (await client_of(node).call(18, 3, **named)).error_code == 0
+        assert [key for key, client in clients.items() if client.answers()] == []
+        found = {}
+        for key, client in clients.items():
+            await client.connection.idle()
+            ((_, found[key]),) = client.answers()
+        assert decoded(22, 4, found[22]).error_code == 0
+        resources = decoded(29, 2, found[29]).resources
+        assert "User:ann" in {one.principal for row in resources for one in row.acls}
+
+
+@virtual
+async def test_a_node_that_does_not_hear_of_the_cluster_closes_the_connection() -> None:
+    async with cluster_of() as cluster:
+        for node_id in (1, 2, 3):
+            await cluster.kill(node_id)
+        client = client_of(await cluster.restart(1))
+        client.ask(16, 4, cold.encode_request(16, 4, {"states_filter": []}))
+        await client.connection.idle()
+        assert client.answers() == []
+        assert client.transport.is_aborted
 
 
 @virtual

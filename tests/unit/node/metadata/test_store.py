@@ -72,6 +72,19 @@ class TestPropose:
         assert len(stored.quorum.proposed) == proposed
 
     @virtual
+    async def test_a_node_that_starts_learns_the_level_before_it_refuses(self) -> None:
+        log = SharedLog(leader_id=1)
+        init = InitCluster(cluster_id="c", voters=(1,), feature_level=2)
+        await Stored(1, log).metadata.propose(init, timeout_ms=1_000)
+        started = Stored(2, log)
+        assert started.metadata.image.index == 0
+        await started.metadata.propose(ReassignPartitions(targets=()), timeout_ms=1_000)
+        assert started.metadata.image.feature_level == 2
+        alone = Stored(3, SharedLog())
+        with pytest.raises(NoQuorumError):
+            await alone.metadata.propose(ReassignPartitions(targets=()), timeout_ms=1_000)
+
+    @virtual
     async def test_what_was_certainly_not_applied_is_said_so(self) -> None:
         stored = await ready()
         stored.quorum.faults = ["refused"]
