@@ -187,5 +187,8 @@ class AccessPort(Protocol):
             AccessLimitError: the cluster would have too many entries.
         """
 
-    async def remove_acls(self, wanted: AclSelection) -> Sequence[Acl]:
-        """Remove the entries that pass the filter, and return them."""
+    async def remove_acls(self, wanted: Iterable[AclSelection]) -> Sequence[Sequence[Acl]]:
+        """Remove the entries that pass a filter; return those of each filter, in order.
+
+        An entry that passes several filters is returned for the first of them.
+        """

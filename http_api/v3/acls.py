@@ -91,7 +91,7 @@ async def delete_acls(call: Call) -> web.Response:
         raise MalformedRequestError(
             "to remove all entries at once is hardly meant: name a principal, a resource or something else of them"
         )
-    removed = await call.ports.access.remove_acls(wanted)
+    (removed,) = await call.ports.access.remove_acls([wanted])
     for acl in removed:
         call.rights.tell(f"removed {_words(acl)}")
     return json_answer({"data": await _rows(links, removed)})

@@ -35,6 +35,7 @@ from raft_meta.machine.access.access import (
     FAMILIES_LEVEL,
     SCRAM_LEVEL,
     TOKENS_PER_USER_MAX,
+    acl_problems,
     check_room,
     expired_tokens,
 )
@@ -316,15 +317,20 @@ class AccessService:
         """
         added = tuple(acls)
         for acl in added:
-            _check_host(acl.host)
+            check_acl(acl)
         await self._propose(AlterAcls(added=added, removed=()), "add access control entries")
 
-    async def remove_acls(self, wanted: AclSelection) -> Sequence[Acl]:
-        """Remove the access control entries that match; return them."""
+    async def remove_acls(self, wanted: Iterable[AclSelection]) -> list[Sequence[Acl]]:
+        """Remove the access control entries that pass a filter; return those of each, once."""
         await self.metadata.current_image()
-        found = await self.acls(wanted)
-        for start in range(0, len(found), ACLS_PER_REQUEST_MAX):
-            some = tuple(found[start : start + ACLS_PER_REQUEST_MAX])
+        removed: dict[Acl, None] = {}
+        found: list[Sequence[Acl]] = []
+        for one in wanted:
+            found.append([acl for acl in await self.acls(one) if acl not in removed])
+            removed |= dict.fromkeys(found[-1])
+        every = tuple(removed)
+        for start in range(0, len(every), ACLS_PER_REQUEST_MAX):
+            some = every[start : start + ACLS_PER_REQUEST_MAX]
             await self._propose(AlterAcls(added=(), removed=some), "remove access control entries")
         return found
 
@@ -341,20 +347,24 @@ def _kept_changing(name: str) -> StaleVersionError:
     return StaleVersionError(f"Others keep changing user {name}; nothing was changed.")
 
 
-def _check_host(host: str) -> None:
-    """Refuse a host that no caller can have.
+def check_acl(acl: Acl) -> None:
+    """Refuse an entry that is not valid, or has a host that no caller can have.
 
-    ``apply`` accepts more texts, because entries that older releases stored must stay valid.
+    ``apply`` accepts more hosts, because entries that older releases stored must stay valid.
 
     Raises:
-        InvalidAccessError: the host is neither an IP address nor ``ANY_HOST``.
+        InvalidAccessError: the message says what to change.
     """
-    if host == ANY_HOST:
+    for problem in acl_problems(acl):
+        raise InvalidAccessError(problem)
+    if acl.host == ANY_HOST:
         return
     try:
-        ipaddress.ip_address(host)
+        ipaddress.ip_address(acl.host)
     except ValueError:
-        raise InvalidAccessError(f"{host!r} is not a host: an IP address, or {ANY_HOST}") from None
+        raise InvalidAccessError(
+            f"{acl.host!r} is not a host: an IP address, or {ANY_HOST}"
+        ) from None
 
 
 def _end(now_ms: int, lifetime_ms: int | None, most_ms: int) -> WallMs:

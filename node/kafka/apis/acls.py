@@ -14,11 +14,14 @@ from http_api.access.port import AclSelection
 from http_api.protocol.kafka_codes import KafkaCode
 from milena.model.access import ANY_HOST, Operation, PatternType, Permission, ResourceType
 from milena.model.errors import MilenaError
+from milena.model.turns import one_turn
+from node.access.service import check_acl
 from node.config.budgets import LONG_PROPOSE_MS
 from node.kafka.apis.api import Body, KafkaCall, KafkaServices, serves
 from node.kafka.apis.items import ItemError, each, error_fields, invalid
 from node.kafka.rights import NUMBERS, needs
 from node.kafka.wire import cold
+from raft_meta.machine.access.access import ACLS_PER_REQUEST_MAX
 from raft_meta.machine.image import Acl
 
 ANY = 1
@@ -123,23 +126,57 @@ async def _describe_acls(services: KafkaServices, call: KafkaCall) -> Body:
 
 @serves(30, "CreateAcls", versions=(1, 3), access=needs("ALTER CLUSTER", is_strict=True))
 async def _create_acls(services: KafkaServices, call: KafkaCall) -> Body:
-    request = call.message()
+    asked = call.message().creations
 
-    async def create(asked: cold.Message) -> None:
-        call.rights.authorize_cluster(Operation.ALTER)
-        acl = Acl(
-            principal=asked.principal,
-            resource_type=_word(asked.resource_type, _TYPES, "resource type"),
-            pattern_type=_word(asked.resource_pattern_type, _PATTERNS, "pattern type"),
-            name=asked.resource_name,
-            operation=_word(asked.operation, _OPERATIONS, "operation"),
-            permission=_word(asked.permission_type, _PERMISSIONS, "permission"),
-            host=asked.host if asked.host == ANY_HOST else plain_host(asked.host),
-        )
-        await services.access.port.add_acls([acl])
+    async def create(some: Sequence[cold.Message]) -> list[ItemError | None]:
+        await one_turn()
+        errors: list[ItemError | None] = []
+        acls: list[Acl] = []
+        for one in some:
+            try:
+                call.rights.authorize_cluster(Operation.ALTER)
+                acls.append(_acl(one))
+                errors.append(None)
+            except (ItemError, MilenaError) as error:
+                errors.append(ItemError.of(error))
+        failed: ItemError | None = None
+        try:
+            if acls:
+                await services.access.port.add_acls(acls)
+        except MilenaError as error:
+            failed = ItemError.of(error)
+        return [error or failed for error in errors]
 
-    results = await each(request.creations, create, timeout_ms=LONG_PROPOSE_MS)
-    return call.answer({"results": [error_fields(call, result) for result in results]})
+    # One command for many: with thousands of entries, one for each would take longer than clients wait.
+    parts = [
+        asked[start : start + ACLS_PER_REQUEST_MAX]
+        for start in range(0, len(asked), ACLS_PER_REQUEST_MAX)
+    ]
+    rows: list[ItemError | None] = []
+    for part, found in zip(
+        parts, await each(parts, create, timeout_ms=LONG_PROPOSE_MS), strict=True
+    ):
+        rows += [found] * len(part) if isinstance(found, ItemError) else found
+    return call.answer({"results": [error_fields(call, row) for row in rows]})
+
+
+def _acl(asked: cold.Message) -> Acl:
+    """Return the entry of a request.
+
+    Raises:
+        ItemError, InvalidAccessError: it is not valid.
+    """
+    acl = Acl(
+        principal=asked.principal,
+        resource_type=_word(asked.resource_type, _TYPES, "resource type"),
+        pattern_type=_word(asked.resource_pattern_type, _PATTERNS, "pattern type"),
+        name=asked.resource_name,
+        operation=_word(asked.operation, _OPERATIONS, "operation"),
+        permission=_word(asked.permission_type, _PERMISSIONS, "permission"),
+        host=asked.host if asked.host == ANY_HOST else plain_host(asked.host),
+    )
+    check_acl(acl)
+    return acl
 
 
 # -- DeleteAcls ------------------------------------------------------------------------------------
@@ -147,18 +184,29 @@ async def _create_acls(services: KafkaServices, call: KafkaCall) -> Body:
 
 @serves(31, "DeleteAcls", versions=(1, 3), access=needs("ALTER CLUSTER", is_strict=True))
 async def _delete_acls(services: KafkaServices, call: KafkaCall) -> Body:
-    request = call.message()
-
-    async def delete(asked: cold.Message) -> Sequence[Acl]:
+    def selection(asked: cold.Message) -> AclSelection:
         call.rights.authorize_cluster(Operation.ALTER)
         wanted = _selection(asked)
         if replace(wanted, is_match=False) == AclSelection():
             raise invalid(
                 "To delete all entries at once is hardly meant: name a principal, a resource or something else."
             )
-        return await services.access.port.remove_acls(wanted)
+        return wanted
 
-    results = await each(request.filters, delete, timeout_ms=LONG_PROPOSE_MS)
+    judged: list[AclSelection | ItemError] = []
+    for asked in call.message().filters:
+        try:
+            judged.append(selection(asked))
+        except (ItemError, MilenaError) as error:
+            judged.append(ItemError.of(error))
+    wanted = [one for one in judged if isinstance(one, AclSelection)]
+    # Together, for the same reason as above.
+    (removed,) = await each([wanted], services.access.port.remove_acls, timeout_ms=LONG_PROPOSE_MS)
+    rows: Sequence[Sequence[Acl] | ItemError] = (
+        [removed] * len(wanted) if isinstance(removed, ItemError) else removed
+    )
+    found = iter(rows)
+    results = [one if isinstance(one, ItemError) else next(found) for one in judged]
     none = {"error_code": KafkaCode.NONE.value, "error_message": None}
     return call.answer(
         {

@@ -103,7 +103,7 @@ async def each(
         for place in places:
             results[place] = ItemError(
                 KafkaCode.REQUEST_TIMED_OUT,
-                "No majority answered within the timeout; the change may yet happen.",
+                "The timeout ended before the result was known; the change may yet happen.",
             )
             try:
                 results[place] = await work(items[place])

@@ -105,3 +105,32 @@ async def test_entries_that_mean_nothing_are_refused_one_by_one() -> None:
         found = await client.call(31, 3, filters=[wanted(), wanted(pattern_type_filter=MATCH)])
         assert [row.error_code for row in found.filter_results] == [INVALID_REQUEST] * 2
         assert len(await described(client)) == 1
+
+
+@virtual
+async def test_many_entries_are_created_and_deleted_by_few_commands() -> None:
+    async with cluster_of(Cluster(node_ids=(1,))) as cluster:
+        client = client_of(cluster.nodes[1])
+        entries = [entry(f"t{number}") for number in range(2_500)]
+        entries[7] = entry("t7", principal="ann")
+        before = len(cluster.log.commands)
+        codes = await create(client, *entries)
+        assert [place for place, code in enumerate(codes) if code] == [7]
+        assert len(codes) == 2_500
+        assert cluster.image.acl_count == 2_499
+        filters = [
+            wanted(resource_name_filter="t1"),
+            wanted(),
+            wanted(principal_filter="User:ann"),
+            wanted(resource_name_filter="t2"),
+        ]
+        found = await client.call(31, 3, filters=filters)
+        assert [(row.error_code, len(row.matching_acls)) for row in found.filter_results] == [
+            (0, 1),
+            (INVALID_REQUEST, 0),
+            (0, 2_498),
+            (0, 0),
+        ]
+        assert cluster.image.acl_count == 0
+        # Three for the entries, and three to delete them; a few are the node's own.
+        assert len(cluster.log.commands) - before < 20
