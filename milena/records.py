@@ -122,7 +122,7 @@ class FetchedChunk:
 
     The first batch may begin before ``start_offset``, and the last one may end after ``end_offset``. Use only records
     with ``start_offset <= offset < end_offset``. Continue reading at ``next_offset``. There may be no record just below
-    it, because compaction leaves gaps.
+    it, because compaction leaves gaps. ``topic_tag`` has the first digits of the topic's id; empty if not known.
     """
 
     topic: str
@@ -133,6 +133,7 @@ class FetchedChunk:
     next_offset: int
     high_watermark: int
     log_start_offset: int
+    topic_tag: str = ""
 
 
 @dataclass(frozen=True, slots=True)

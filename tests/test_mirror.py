@@ -47,7 +47,6 @@ UNTESTED = frozenset(
         "http_api.protocol.answers",
         "http_api.quick.parsed_head",
         "http_api.records.conditions",
-        "http_api.records.topic_tags",
         "http_api.records.transaction_header",
         "http_api.serving.body",
         "http_api.serving.call",

@@ -103,13 +103,18 @@ class HeartbeatAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OffsetToCommit(msgspec.Struct, frozen=True, kw_only=True):
-    """An offset to commit: that of the next record to read in a partition."""
+    """An offset to commit: that of the next record to read in a partition.
+
+    ``topic_id`` has the first digits of the id of the topic that was read. With it, the offset is not committed to a
+    later topic of the name. Empty: the client named no id.
+    """
 
     topic: str
     partition: int
     offset: int
     leader_epoch: int = field(name="epoch", default=-1)
     metadata: str = ""
+    topic_id: str = ""
 
 
 class PartitionCommit(OffsetToCommit, frozen=True, kw_only=True):

@@ -173,4 +173,10 @@ def _described(schema: dict[str, SchemaPart], description: str) -> Schema:
     return {**schema, "description": description} if description else schema
 
 
+TOPIC_ID = text(
+    "the id of the topic that was read, or the first 12 digits, as in an `ETag`: nothing is committed to a later topic "
+    "of the name (404)",
+    pattern="^[0-9a-f]{12,32}$",
+)
+
 TOTAL = count("of those that are looked for, on all pages")

@@ -1,6 +1,7 @@
 """Consumer groups and REST consumers: bodies of requests, and responses."""
 
 from http_api.shapes.blocks import (
+    TOPIC_ID,
     TOTAL,
     Optional,
     Part,
@@ -210,6 +211,7 @@ COMMIT_ITEM = request(
     offset=count("of the next record to read"),
     leader_epoch=maybe(integer("of the record before it", minimum=-1)),
     metadata=_METADATA,
+    topic_id=maybe(TOPIC_ID),
 )
 COMMIT = request(
     "CommitIn",

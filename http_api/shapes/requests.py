@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from http_api.shapes.blocks import (
+    TOPIC_ID,
     Json,
     Optional,
     Part,
@@ -116,6 +117,7 @@ TRANSACTION_OFFSET = request(
     group=text(minLength=1),
     **_PARTITION_NAMED,
     next_offset=count("of the record to read next"),
+    topic_id=maybe(TOPIC_ID),
     member_id=maybe(text("absent: the group has no members")),
     member_epoch=maybe(integer("of that member")),
     metadata=maybe(text("whatever its committer wants to keep with it")),

@@ -7,7 +7,7 @@ Each call is one attempt: at the preferred node, and then at other nodes if noth
 import asyncio
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from milena.cluster.first_of import first_of
 from milena.cluster.http import HttpCall, HttpSession, RawAnswer, json_of, read_answer, segment
@@ -80,13 +80,15 @@ class WrittenPart:
 class MemberOffsets:
     """Offsets that a transaction commits for a group; each is that of the next record to read.
 
-    ``member_id`` is None for a group without members.
+    ``member_id`` is None for a group without members. ``topic_tags`` has the first digits of the ids of the topics that
+    were read, as far as they are known.
     """
 
     group: str
     member_id: str | None
     member_epoch: int | None
     offsets: Mapping[TopicPartition, int]
+    topic_tags: Mapping[TopicPartition, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -359,6 +361,8 @@ def _offset_rows(offsets: Sequence[MemberOffsets]) -> Iterator[Json]:
             if commit.member_id is not None:
                 row["member_id"] = commit.member_id
                 row["member_epoch"] = commit.member_epoch
+            if tag := commit.topic_tags.get(where):
+                row["topic_id"] = tag
             yield row
 
 

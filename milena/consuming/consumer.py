@@ -56,7 +56,8 @@ class Consumer(Hinting, hints="Consumer"):
     records that were given out last, unless an exception leaves the block. ``poll`` and the iteration raise:
 
         UnreadableOffsetError, TargetNotFoundError   as a reader does; a group's member never raises the latter, because
-                                                     its group notices deleted topics
+                                                     its group notices deleted topics, and it goes on in a new topic
+                                                     of the name
         ConsumerFencedError                          another process took over the instance id
         NeverReachedError                            no node has ever responded to the client; poll again
         other ClientErrors                           no useful response for ``patience_ms``; poll again
@@ -381,6 +382,10 @@ class Consumer(Hinting, hints="Consumer"):
         reached = {feed.where: self.polled.reached(feed) for feed in self.active.feeds}
         return {where: offset for where, offset in reached.items() if offset is not None}
 
+    def topic_tags(self) -> dict[TopicPartition, str]:
+        """Return, for each partition, the first digits of the id of the topic that ``given_out`` counts in."""
+        return {feed.where: feed.topic_tag for feed in self.active.feeds if feed.topic_tag}
+
     async def rewind(self) -> None:
         """Go back to the group's committed offsets; in partitions without one, to where the consumer began.
 
@@ -392,9 +397,12 @@ class Consumer(Hinting, hints="Consumer"):
         committed = await self._ports.calls.committed(self._group(), topics)
         for feed in feeds:
             found = committed.get(feed.where)
-            begins_at = feed.origin if found is None else found.offset
-            if begins_at is not None:
-                self.seek(*feed.where, begins_at)
+            if found is not None:
+                self.seek(*feed.where, found.offset)
+            elif feed.origin is not None:
+                self.polled.drop(feed)
+                feed.rewind()
+                self._call_attention()
 
     def seek(self, topic: str, partition: int, position: Position) -> None:
         """Continue at a position.

@@ -14,7 +14,8 @@ from milena.reading.chunk_records import ChunkRecords
 from milena.reading.reader import PartitionReader
 from milena.records import ConsumedRecord, FetchedChunk, Position, TopicPartition
 
-OpenReader = Callable[[TopicPartition, Position], PartitionReader]
+OpenReader = Callable[[TopicPartition, Position, str], PartitionReader]
+"""Opens a reader from a position on. The last argument has the first digits of the topic's id; empty: any topic."""
 
 
 class Feed:
@@ -22,6 +23,7 @@ class Feed:
 
     Invariants:
         - ``position`` is the offset of the next record that ``take`` returns; None until the start is located;
+        - ``position`` is an offset of the topic ``topic_tag``, and of no later topic with the same name;
         - ``take`` raises an error once; after that, the feed fetches again from its position.
     """
 
@@ -42,6 +44,8 @@ class Feed:
         self.position = start if isinstance(start, int) else None
         self.origin = self.position
         """The offset of the start or of the last ``seek``; None until it is located."""
+        self.topic_tag = ""
+        """The first digits of the topic's id; empty if it is not known."""
         self.committed: int | None = None
         """The group's committed offset, as far as this consumer knows; None without one."""
         self.is_paused = False
@@ -90,9 +94,20 @@ class Feed:
             self._go_on(self._start)
 
     def seek(self, start: Position, *, rest_ms: float = 0) -> None:
-        """Drop the fetched records, wait for ``rest_ms``, and continue from ``start``."""
+        """Drop the fetched records, wait for ``rest_ms``, and continue from ``start`` in the topic that exists now."""
         self.origin = start if isinstance(start, int) else None
+        self.topic_tag = ""
         self._go_on(start, rest_ms=rest_ms)
+
+    def restart(self, start: Position, *, rest_ms: float = 0) -> None:
+        """Continue from ``start`` in the topic that replaces the deleted one, after waiting for ``rest_ms``."""
+        self.committed = None
+        self.seek(start, rest_ms=rest_ms)
+
+    def rewind(self) -> None:
+        """Drop the fetched records, and go back to ``origin``."""
+        if self.origin is not None:
+            self._go_on(self.origin)
 
     def _go_on(self, start: Position, *, rest_ms: float = 0) -> None:
         self._stop()
@@ -160,6 +175,10 @@ class Feed:
             if self._error is not None:
                 self._raise_error()
             return False
+        if self.topic_tag and self._chunk.topic_tag != self.topic_tag:
+            # The reader continues in a topic that replaced a deleted one, by ``on_out_of_range``.
+            self.committed, self.origin = None, self._chunk.start_offset
+        self.topic_tag = self._chunk.topic_tag
         self._records = ChunkRecords(self._chunk)
         self._chunk = None
         self._room.set()
@@ -184,11 +203,12 @@ class Feed:
     async def _fetch(self, rest_ms: float) -> None:
         if rest_ms:
             await self._clock.sleep(rest_ms)
-        async with self._open_reader(self.where, self._start) as reader:
+        async with self._open_reader(self.where, self._start, self.topic_tag) as reader:
             self._reader = reader
             at = await reader.locate()
             if self.position is None:
                 self.position = at
+                self.topic_tag = reader.topic_tag
             if self.origin is None:
                 self.origin = at
             self._on_news(self)
@@ -206,6 +226,8 @@ class Feed:
     def _raise_error(self) -> None:
         error, self._error = self._error, None
         assert error is not None
+        if not self.topic_tag and self._reader is not None:
+            self.topic_tag = self._reader.topic_tag
         self._go_on(self._start if self.position is None else self.position)
         raise error
 

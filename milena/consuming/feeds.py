@@ -1,6 +1,7 @@
 """The feeds of all partitions that a consumer reads: whose records come next, and how much each may buffer."""
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
@@ -8,11 +9,13 @@ from milena.cluster.metadata import MetadataCache
 from milena.cluster.transport import ClusterTransport
 from milena.consuming.feed import Feed
 from milena.consuming.options import ConsumerOptions
-from milena.errors import TargetNotFoundError
+from milena.errors import TargetNotFoundError, UnreadableOffsetError
 from milena.model.clock import Clock
 from milena.reading.cursor import ReadPlan
 from milena.reading.reader import PartitionReader
 from milena.records import ConsumedRecord, Position, TopicPartition
+
+logger = logging.getLogger(__name__)
 
 FETCH_BYTES_MIN = 64 << 10
 PREFETCH_CHUNKS = 2
@@ -45,7 +48,10 @@ class Feeds:
         self._feeds: dict[TopicPartition, Feed] = {}
         self._line: deque[Feed] = deque()
         self.outlasts_topics = False
-        """True if a deleted topic is no error, because the group's coordinator notices it and revokes the partition."""
+        """True if a deleted topic is no error, because the group's coordinator notices it and revokes the partition.
+
+        If the topic is created again at once, reading continues in the new topic.
+        """
 
     def __iter__(self) -> Iterator[Feed]:
         return iter(self._feeds.values())
@@ -105,15 +111,20 @@ class Feeds:
         except TargetNotFoundError:
             if not self.outlasts_topics:
                 raise
-            feed.seek(self._options.start, rest_ms=GONE_REST_MS)
-            return []
+            feed.restart(self._options.start, rest_ms=GONE_REST_MS)
+        except UnreadableOffsetError as error:
+            if not (self.outlasts_topics and error.is_made_again):
+                raise
+            logger.warning("the member continues in the new topic: %s", error)
+            feed.restart(self._options.start)
+        return []
 
     def _note(self, feed: Feed) -> None:
         if feed.has_news and feed not in self._line and self._feeds.get(feed.where) is feed:
             self._line.append(feed)
         self._on_news()
 
-    def _open(self, where: TopicPartition, start: Position) -> PartitionReader:
+    def _open(self, where: TopicPartition, start: Position, topic_tag: str) -> PartitionReader:
         count = len(self._feeds)
         prefetch_chunks = PREFETCH_CHUNKS if count <= FEW_FEEDS else 1
         # The reader buffers ``prefetch_chunks``. The feed holds two more: one that waits, and one that is being taken.
@@ -125,6 +136,7 @@ class Feeds:
                 start=start,
                 is_following=True,
                 on_out_of_range=self._options.on_out_of_range,
+                topic_tag=topic_tag,
             ),
             transport=self._transport,
             metadata=self._metadata,

@@ -276,10 +276,17 @@ class OffsetCommits:
         self._link = link
         self._turn = asyncio.Lock()
 
-    async def commit(self, offsets: Mapping[TopicPartition, int], *, patience_ms: float) -> None:
-        """Commit all of these offsets, or none.
+    async def commit(
+        self,
+        offsets: Mapping[TopicPartition, int],
+        topic_tags: Mapping[TopicPartition, str],
+        *,
+        patience_ms: float,
+    ) -> None:
+        """Commit all of these offsets, or none; ``topic_tags`` as for ``GroupCalls.commit``.
 
         Raises:
+            TargetNotFoundError: a topic was deleted. If there is a new one of the name, it keeps its offsets.
             CommitFailedError: the member does not have one of the partitions any more.
             ConsumerFencedError: another process took over the member's instance id.
             ClientError: the commit was refused, or there was no useful response for ``patience_ms``.
@@ -288,10 +295,15 @@ class OffsetCommits:
             return
         patience = Patience(patience_ms)
         async with self._turn:
-            while not await self._attempt(offsets, patience):
+            while not await self._attempt(offsets, topic_tags, patience):
                 pass
 
-    async def _attempt(self, offsets: Mapping[TopicPartition, int], patience: Patience) -> bool:
+    async def _attempt(
+        self,
+        offsets: Mapping[TopicPartition, int],
+        topic_tags: Mapping[TopicPartition, str],
+        patience: Patience,
+    ) -> bool:
         member = self._committing(offsets)
         epoch = None if member is None else member.member_epoch
         try:
@@ -300,6 +312,7 @@ class OffsetCommits:
                 offsets,
                 member_id=None if member is None else member.member_id,
                 member_epoch=epoch,
+                topic_tags=topic_tags,
             )
         except MemberFencedError as error:
             if self._link is None:

@@ -61,18 +61,29 @@ class GroupCalls:
         *,
         member_id: str | None,
         member_epoch: int | None,
+        topic_tags: Mapping[TopicPartition, str],
     ) -> None:
         """Commit all of these offsets, each that of the next record to read, or none.
 
+        ``topic_tags``: the first digits of the ids of the topics that were read, as far as they are known.
+
         Raises:
+            TargetNotFoundError: a topic or partition does not exist, or the topic has another id. Nothing was
+                committed.
             MemberFencedError, MemberUnknownError, StaleMemberError: this member may not commit these offsets.
             GroupNotEmptyError: the call names no member, but the group has some.
             UnreachableError, NotNowError, UnknownResultError, ServerFailedError: the result is unknown; commit again.
         """
-        listed: list[Json] = [
-            {"topic": where.topic, "partition": where.partition, "offset": offset}
-            for where, offset in sorted(offsets.items())
-        ]
+        listed: list[Json] = []
+        for where, offset in sorted(offsets.items()):
+            row: dict[str, Json] = {
+                "topic": where.topic,
+                "partition": where.partition,
+                "offset": offset,
+            }
+            if tag := topic_tags.get(where):
+                row["topic_id"] = tag
+            listed.append(row)
         body: dict[str, Json] = {"offsets": listed}
         if member_id is not None:
             body["member_id"] = member_id

@@ -107,10 +107,11 @@ class Rebalancer:
             for where, position in positions.items()
             if position is not None and position != self._committed(where)
         }
-        await self._commits.commit(news, patience_ms=patience_ms)
+        tags = {feed.where: feed.topic_tag for feed in self._feeds if feed.where in news}
+        await self._commits.commit(news, tags, patience_ms=patience_ms)
         for where, position in news.items():
             feed = self._feeds.find(where)
-            if feed is not None:
+            if feed is not None and feed.topic_tag == tags.get(where):
                 feed.committed = position
 
     def _committed(self, where: TopicPartition) -> int | None:

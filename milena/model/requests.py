@@ -296,12 +296,17 @@ class PartitionOffsets:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommittedNext:
-    """A committed offset: the next offset that a group will read. ``metadata`` is any text that the client attached."""
+    """A committed offset: the next offset that a group will read. ``metadata`` is any text that the client attached.
+
+    ``topic_id`` has the first digits of the id of the topic that was read. With it, the offset is not committed to a
+    later topic of the name. Empty: the client named no id.
+    """
 
     topic: str
     partition: int
     next_offset: int
     metadata: str = ""
+    topic_id: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

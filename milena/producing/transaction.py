@@ -74,6 +74,9 @@ class ConsumerPort(Protocol):
     def given_out(self) -> Mapping[TopicPartition, int]:
         """Return, for each partition, the offset after the last record that the program was given."""
 
+    def topic_tags(self) -> Mapping[TopicPartition, str]:
+        """Return, for each partition, the first digits of the id of the topic that ``given_out`` counts in."""
+
     async def rewind(self) -> None:
         """Go back to the group's committed offsets."""
 
@@ -310,11 +313,14 @@ class Transaction(Producer):
         for consumer in self._consumers:
             reached = consumer.given_out()
             if reached and consumer.options.group is not None:
-                self.add_offsets(
-                    consumer.options.group,
-                    reached,
-                    member_id=consumer.member_id,
-                    member_epoch=consumer.member_epoch,
+                self._offsets.append(
+                    MemberOffsets(
+                        group=consumer.options.group,
+                        member_id=consumer.member_id,
+                        member_epoch=consumer.member_epoch,
+                        offsets=reached,
+                        topic_tags=consumer.topic_tags(),
+                    )
                 )
         try:
             next_epoch = await self._decide(

@@ -38,6 +38,7 @@ class ReadPlan:
     """The range to read: [start, end).
 
     Unless ``is_following``, reading also ends at the last stable offset that the partition has when reading starts.
+    ``topic_tag``: the first digits of the id of the topic that ``start`` belongs to; empty: the topic that exists now.
     """
 
     topic: str
@@ -46,6 +47,7 @@ class ReadPlan:
     end: int | None = None
     is_following: bool = False
     on_out_of_range: OnOutOfRange = OnOutOfRange.FAIL
+    topic_tag: str = ""
 
     def __post_init__(self) -> None:
         check_position(self.start)
@@ -75,7 +77,8 @@ class ReadCursor:
         self.skipped = 0
         """The number of offsets that were skipped, because their records were deleted before they were read."""
         self._is_pinned = False
-        self._topic_tag = ""
+        self.topic_tag = plan.topic_tag
+        """The first digits of the id of the topic that ``position`` belongs to; empty if it is not known."""
         self._former_tags: set[str] = set()
         """The tags (see ``topic_tag``) of deleted topics with this name."""
 
@@ -144,7 +147,7 @@ class ReadCursor:
             UnreadableOffsetError: records at the position were deleted, and the policy is to fail.
         """
         self._check_bounds(answer)
-        if self._is_of_another(answer) and isinstance(self.position, int):
+        if self._is_of_another(answer):
             self._begin_again(answer)
             return None
         start = self._start_of(answer)
@@ -178,7 +181,20 @@ class ReadCursor:
             next_offset=end,
             high_watermark=answer.high_watermark,
             log_start_offset=answer.log_start_offset,
+            topic_tag=self.topic_tag,
         )
+
+    def recover(self, answer: FetchAnswer) -> None:
+        """Apply the plan's policy after a node refused the position; ``answer`` is for ``StartAt.LATEST``.
+
+        Raises:
+            UnreadableOffsetError: the position is outside the readable range, or one of an earlier topic, and the
+                policy is to fail.
+        """
+        if self._is_of_another(answer):
+            self._begin_again(answer)
+        else:
+            self.go_into_range(answer.log_start_offset, answer.start_offset)
 
     def go_into_range(self, log_start_offset: int, high_watermark: int) -> None:
         """Apply the plan's policy if the position is not in [log_start_offset, high_watermark].
@@ -203,22 +219,26 @@ class ReadCursor:
         self.position = target
 
     def _is_of_another(self, answer: FetchAnswer) -> bool:
-        """Return whether the response comes from a new topic, which replaced the deleted one of the same name.
+        """Return whether the position is one of a deleted topic, and the response comes from a new one of that name.
 
         Raises:
             UnexpectedAnswerError: the response comes from a topic that is known to be deleted. Its node does not know
                 of the deletion yet.
         """
-        tag, before = answer.topic_tag, self._topic_tag
-        if not tag or tag == before:
+        tag = answer.topic_tag
+        if not tag or tag == self.topic_tag:
             return False
         if tag in self._former_tags:
             raise UnexpectedAnswerError(f"{self.name}: a node answers for a topic that was deleted")
-        self._topic_tag = tag
-        if not before:
-            return False
-        self._former_tags.add(before)
-        return True
+        if self.topic_tag and isinstance(self.position, int):
+            return True
+        self._adopt(tag)
+        return False
+
+    def _adopt(self, topic_tag: str) -> None:
+        if self.topic_tag:
+            self._former_tags.add(self.topic_tag)
+        self.topic_tag = topic_tag
 
     def _begin_again(self, answer: FetchAnswer) -> None:
         """Continue in the new topic at the start or end, by the policy, because the position was one of the old topic.
@@ -237,6 +257,7 @@ class ReadCursor:
                 high_watermark=answer.high_watermark,
                 is_made_again=True,
             )
+        self._adopt(answer.topic_tag)
         is_earliest = policy is OnOutOfRange.EARLIEST
         self.position = answer.log_start_offset if is_earliest else answer.readable_end
         self.high_watermark, self.readable_end = answer.high_watermark, answer.readable_end

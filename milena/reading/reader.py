@@ -140,6 +140,11 @@ class PartitionReader:
         return None if self._cursor.readable_end < 0 else self._cursor.readable_end
 
     @property
+    def topic_tag(self) -> str:
+        """The first digits of the id of the topic that is being fetched; empty if it is not known."""
+        return self._cursor.topic_tag
+
+    @property
     def skipped(self) -> int:
         """The number of offsets that were skipped, because their records were deleted before they were read."""
         return self._cursor.skipped
@@ -271,7 +276,7 @@ class PartitionReader:
                 f"{self._cursor.name}: out of range, although no offset was asked for"
             )
         answer = await self._ask(StartAt.LATEST)
-        self._cursor.go_into_range(answer.log_start_offset, answer.start_offset)
+        self._cursor.recover(answer)
         self._tell_skipped()
         raise UnreachableError(
             f"{self._cursor.name}: offset {position} cannot be read, although nodes say that it is there"

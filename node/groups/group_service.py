@@ -112,8 +112,14 @@ class GroupService:
         topics: dict[str, Topic] = {}
         for row in offsets:
             known = topics.get(row.topic)
-            if known is None or row.partition >= known.partition_count:
-                topics[row.topic] = await self._topic(row.topic, row.partition)
+            if (
+                known is None
+                or row.partition >= known.partition_count
+                or not known.topic_id.startswith(row.topic_id)
+            ):
+                topics[row.topic] = await self._topic(
+                    row.topic, row.partition, topic_id=row.topic_id
+                )
             check_partition(topics[row.topic], row.partition)
         # If a partition is named twice, the last offset counts.
         rows = {
@@ -150,12 +156,16 @@ class GroupService:
     ) -> Sequence[PartitionCommit]:
         """Commit the offsets of ``target`` for a group without members, and return them."""
         group_rules.check_group_id(group)
+        await self._check_empty(group)
         found = await self._topic(topic, max(partitions or (0,)))
         wanted = range(found.partition_count) if partitions is None else sorted(set(partitions))
         for partition in wanted:
             check_partition(found, partition)
-        await self._check_empty(group)
-        offsets = await self.places(topic, wanted, target)
+        # Leaders report offsets of the topic that they know. The topic may be deleted and created again meanwhile.
+        offsets = [
+            structs.replace(row, topic_id=found.topic_id)
+            for row in await self.places(topic, wanted, target)
+        ]
         await self.commit(group, offsets)
         return await self.committed(group, [(row.topic, row.partition) for row in offsets])
 

@@ -7,16 +7,21 @@ from raft_meta.machine.image import Topic
 
 
 class GetTopic(Protocol):
-    """Returns a topic by name. ``partition``: the requested partition, which another node may just have added."""
+    """Returns a topic by name. ``partition``: the requested partition, which another node may just have added.
 
-    async def __call__(self, name: str, partition: int = 0) -> Topic: ...  # noqa: D102
+    ``topic_id``: the first digits of the topic's id. A later topic of the name is refused like a missing one.
+    """
+
+    async def __call__(  # noqa: D102
+        self, name: str, partition: int = 0, *, topic_id: str = ""
+    ) -> Topic: ...
 
 
 class TopicToWrite(Protocol):
     """Returns a topic like ``GetTopic``. A missing one is created if nodes create topics and ``may_create`` is True."""
 
     async def __call__(  # noqa: D102
-        self, name: str, partition: int = 0, *, may_create: bool
+        self, name: str, partition: int = 0, *, may_create: bool, topic_id: str = ""
     ) -> Topic: ...
 
 

@@ -94,18 +94,33 @@ class AdminService:
 
     # -- looking up ------------------------------------------------------------------------------
 
-    async def topic(self, name: str, partition: int = 0) -> Topic:
-        """Return the topic. If this node's image does not have the topic or partition, ask for the newest image."""
+    async def topic(self, name: str, partition: int = 0, *, topic_id: str = "") -> Topic:
+        """Return the topic. If this node's image does not have the topic or partition, ask for the newest image.
+
+        ``topic_id``: the first digits of the topic's id. A later topic of the name is refused like a missing one.
+        """
         found = self.image.topic(name)
-        if found is not None and partition < found.partition_count:
+        if (
+            found is not None
+            and partition < found.partition_count
+            and found.topic_id.startswith(topic_id)
+        ):
             return found
         found = (await self.current_image()).topic(name)
         if found is None:
             raise TopicNotFoundError(f"topic {name!r} does not exist")
+        if not found.topic_id.startswith(topic_id):
+            raise TopicNotFoundError(
+                f"topic {name!r} has the id {found.topic_id}, not {topic_id}: the earlier topic was deleted"
+            )
         return found
 
-    async def topic_to_write(self, name: str, partition: int = 0, *, may_create: bool) -> Topic:
+    async def topic_to_write(
+        self, name: str, partition: int = 0, *, may_create: bool, topic_id: str = ""
+    ) -> Topic:
         """Return the topic. Create a missing one if auto-creation is on and the caller may create it.
+
+        ``topic_id``: as for ``topic``. With an id, nothing is created.
 
         Raises:
             TopicNotFoundError: the topic is missing and was not created.
@@ -113,9 +128,9 @@ class AdminService:
         """
         check_written_by_clients(name)
         try:
-            return await self.topic(name, partition)
+            return await self.topic(name, partition, topic_id=topic_id)
         except TopicNotFoundError as error:
-            if not self.defaults.is_auto_create:
+            if topic_id or not self.defaults.is_auto_create:
                 raise
             if not may_create:
                 raise TopicNotFoundError(

@@ -23,6 +23,7 @@ from http_api.ports.groups import (
 from http_api.ports.node import ApiLimits
 from http_api.protocol.answers import empty_answer, json_answer
 from http_api.protocol.errors import InvalidFieldError
+from http_api.records.topic_tags import named_topic_id
 from http_api.serving.call import Call
 from http_api.serving.routing import check_no_dots
 from http_api.shapes import groups as shapes
@@ -133,6 +134,7 @@ def _offset(item: Fields) -> OffsetToCommit:
         offset=item.required_integer("offset", least=0),
         leader_epoch=-1 if leader_epoch is None else leader_epoch,
         metadata=item.text("metadata") or "",
+        topic_id=named_topic_id(item),
     )
 
 

@@ -22,6 +22,7 @@ from http_api.protocol.media import JSON_TYPE, RecordFormat, produce_format
 from http_api.records.idempotency_key import IDEMPOTENCY_KEY, idempotency_of
 from http_api.records.produce_head import ITEM_DECODERS, TIMEOUT_MS
 from http_api.records.receipts import encode_items
+from http_api.records.topic_tags import named_topic_id
 from http_api.serving.call import Call
 from http_api.shapes import requests as shapes
 from milena.model.access import Operation, ResourceType
@@ -268,6 +269,7 @@ def group_offsets(fields: Fields) -> Iterator[GroupOffsets]:
             partition=row.required_integer("partition", least=0),
             next_offset=row.required_integer("next_offset", least=0),
             metadata=row.text("metadata") or "",
+            topic_id=named_topic_id(row),
         )
         gathered.setdefault(member, {})[found.topic, found.partition] = found
     for (group, member_id, member_epoch), rows in gathered.items():

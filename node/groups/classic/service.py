@@ -389,8 +389,8 @@ def _judged(
     refused: dict[TopicPartition, MilenaError] = {}
     for row in offsets:
         topic, key = image.topic(row.topic), (row.topic, row.partition)
-        if topic is None:
-            refused[key] = TopicNotFoundError(f"there is no topic {row.topic!r}")
+        if topic is None or not topic.topic_id.startswith(row.topic_id):
+            refused[key] = TopicNotFoundError(f"there is no topic {row.topic!r} {row.topic_id}")
             continue
         if not 0 <= row.partition < topic.partition_count:
             refused[key] = PartitionNotFoundError(

@@ -23,6 +23,7 @@ from milena.model.errors import (
     InvalidConsumerError,
     MilenaError,
     StaleMemberEpochError,
+    TopicNotFoundError,
 )
 from node.config.budgets import BARRIER_MS
 from node.kafka.apis.api import Body, KafkaCall, KafkaServices, serves
@@ -75,7 +76,7 @@ async def _offset_commit(services: KafkaServices, call: KafkaCall) -> Body:
             generation=request.generation_id_or_member_epoch,
             instance_id=request.group_instance_id if call.version >= 7 else None,
         )
-        refused |= {key: _offset_code(error) for key, error in errors.items()}
+        refused |= {key: _offset_code(call, error) for key, error in errors.items()}
     except GroupNotEmptyError:
         # Members joined after the commit was checked, and this client is none of them.
         code = KafkaCode.UNKNOWN_MEMBER_ID
@@ -151,15 +152,18 @@ def _offsets(
                 offset=row.committed_offset,
                 leader_epoch=row.committed_leader_epoch,
                 metadata=row.committed_metadata or "",
+                topic_id=topic.topic_id.hex if call.version >= IDS_FROM else "",
             )
             for row in topic.partitions
         ]
     return offsets, refused
 
 
-def _offset_code(error: MilenaError) -> int:
+def _offset_code(call: KafkaCall, error: MilenaError) -> int:
     if isinstance(error, StaleMemberEpochError):
         return int(KafkaCode.STALE_MEMBER_EPOCH)
+    if isinstance(error, TopicNotFoundError) and call.version >= IDS_FROM:
+        return int(KafkaCode.UNKNOWN_TOPIC_ID)
     is_metadata = isinstance(error, InvalidConsumerError)
     return int(KafkaCode.OFFSET_METADATA_TOO_LARGE) if is_metadata else kafka_code_of(error)
 

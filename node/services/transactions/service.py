@@ -730,7 +730,9 @@ class TransactionService:
         for group in groups:
             rows: list[OffsetCommit] = []
             for row in group.offsets:
-                topic = await self.topic_to_write(row.topic, row.partition, may_create=False)
+                topic = await self.topic_to_write(
+                    row.topic, row.partition, may_create=False, topic_id=row.topic_id
+                )
                 check_partition(topic, row.partition)
                 rows.append(
                     OffsetCommit(

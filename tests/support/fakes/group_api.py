@@ -175,6 +175,11 @@ class FakeGroupApi:
                 offsets,
                 member_id=body.get("member_id"),
                 member_epoch=body.get("member_epoch"),
+                topic_tags={
+                    TopicPartition(o["topic"], o["partition"]): o["topic_id"]
+                    for o in body["offsets"]
+                    if "topic_id" in o
+                },
             )
         except AnswerError as error:
             return self._refused(error)

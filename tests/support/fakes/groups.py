@@ -21,6 +21,7 @@ from milena.errors import (
     MemberUnknownError,
     NotNowError,
     StaleMemberError,
+    TargetNotFoundError,
     UnreachableError,
 )
 from milena.records import TopicPartition
@@ -52,6 +53,8 @@ class FakeGroup:
         self.members: dict[str, Member] = {}
         self.predecessors: dict[str, str] = {}
         self.generation = 0
+        self.tags: Mapping[str, str] = {}
+        """The tags of the topics; empty: a commit may name any."""
         self.offsets: dict[TopicPartition, int] = {}
         self.failures: deque[Exception | None] = deque()
         self.lost_answers = 0
@@ -85,9 +88,13 @@ class FakeGroup:
         *,
         member_id: str | None,
         member_epoch: int,
+        topic_tags: Mapping[TopicPartition, str],
     ) -> None:
         await self._pass()
         self._expire()
+        for where, tag in topic_tags.items():
+            if tag != self.tags.get(where.topic, tag):
+                raise TargetNotFoundError(f"another {where.topic}", status=404, error_code=40401)
         if member_id is None:
             if self.members:
                 raise GroupNotEmptyError("the group has members", status=409, error_code=40918)

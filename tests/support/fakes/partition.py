@@ -83,8 +83,15 @@ class Answer:
 class FakePartition:
     """A leader that always knows its end offset. ``failures`` are raised first, one per request."""
 
-    def __init__(self, *batches: bytes, log_start_offset: int = 0, per_answer: int = 1) -> None:
+    def __init__(
+        self,
+        *batches: bytes,
+        log_start_offset: int = 0,
+        per_answer: int = 1,
+        topic_tag: str = "",
+    ) -> None:
         self.batches = list(batches)
+        self.topic_tag = topic_tag
         self.log_start_offset = log_start_offset
         self.per_answer = per_answer
         self.failures: deque[Exception | Answer] = deque()
@@ -101,6 +108,10 @@ class FakePartition:
 
     def append(self, *values: bytes | None) -> None:
         self.batches.append(stored(self.end, *values))
+        self._grown.set()
+
+    def wake(self) -> None:
+        """Let the fetches that wait for records respond without any."""
         self._grown.set()
 
     def delete_below(self, offset: int) -> None:
@@ -140,6 +151,7 @@ class FakePartition:
             next_offset=decode_header(found[-1]).next_offset if found else start,
             high_watermark=self.end,
             log_start_offset=self.log_start_offset,
+            topic_tag=self.topic_tag,
         )
 
     def _resolve(self, offset: Position) -> int:

@@ -14,16 +14,32 @@ class FakeTopics:
 
     def __init__(self, **counts: int) -> None:
         self.partitions: dict[tuple[str, int], FakePartition] = {}
+        self.tags: dict[str, str] = {}
+        """The tag of each topic, which changes when the topic is created again."""
         self._listeners: list[Listener] = []
         for topic, count in counts.items():
             self.grow(topic, count)
 
     def grow(self, topic: str, count: int) -> None:
         """Set a topic's number of partitions, and call the listeners."""
+        tag = self.tags.setdefault(topic, f"{topic}1")
         for partition in range(count):
-            self.partitions.setdefault((topic, partition), FakePartition(per_answer=100))
+            self.partitions.setdefault(
+                (topic, partition), FakePartition(per_answer=100, topic_tag=tag)
+            )
         for listener in list(self._listeners):
             listener(self._view())
+
+    def make_again(self, topic: str) -> None:
+        """Delete a topic, and create another one of its name with as many partitions."""
+        former = [found for (name, _), found in self.partitions.items() if name == topic]
+        self.tags[topic] = f"{topic}{int(self.tags[topic].removeprefix(topic)) + 1}"
+        for number in range(len(former)):
+            self.partitions[topic, number] = FakePartition(
+                per_answer=100, topic_tag=self.tags[topic]
+            )
+        for partition in former:
+            partition.wake()
 
     def write(self, topic: str, partition: int, count: int = 1) -> None:
         """Append ``count`` batches of one record each."""

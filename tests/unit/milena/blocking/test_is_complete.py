@@ -35,7 +35,8 @@ INTERNALS = {
         "wait_for_room",
     },
     milena.TransactionalProducer: {"persist"},
-    milena.Consumer: {"next_run", "mark", "take_back", "given_out"},
+    milena.Consumer: {"next_run", "mark", "take_back", "given_out", "topic_tags"},
+    milena.PartitionReader: {"topic_tag"},
     milena.Deliveries: {"receipts", "when_done"},
 }
 """What the asynchronous classes have for the client's own modules."""

@@ -18,7 +18,9 @@ from milena.errors import (
     StaleMemberError,
     TargetNotFoundError,
     UnreachableError,
+    UnreadableOffsetError,
 )
+from milena.reading.cursor import OnOutOfRange
 from milena.records import StartAt, TopicPartition
 from tests.support.fakes.groups import FakeGroup, not_coordinator
 from tests.support.fakes.topics import FakeTopics, value_at
@@ -32,9 +34,9 @@ def within_an_hour(test):
 
     @virtual
     @functools.wraps(test)
-    async def run(*args):
+    async def run(*args, **given):
         async with asyncio.timeout(3_600):
-            await test(*args)
+            await test(*args, **given)
 
     return run
 
@@ -45,7 +47,13 @@ class World:
     def __init__(self, **topics):
         self.topics = FakeTopics(**(topics or {"t": 2}))
         self.group = FakeGroup(**(topics or {"t": 2}))
+        self.group.tags = self.topics.tags
         self.ids = itertools.count(1)
+
+    def make_again(self, topic="t"):
+        """Delete a topic with its committed offsets, and create it again, before any member hears of it."""
+        self.topics.make_again(topic)
+        self.group.offsets = {w: n for w, n in self.group.offsets.items() if w.topic != topic}
 
     def consumer(self, *topics, group="g", **options):
         return Consumer(
@@ -774,6 +782,81 @@ async def test_a_topic_that_goes_is_the_groups_business():
         world.group.rebalance()
         assert await consumer.poll(timeout_s=1) == []
         assert consumer.assignment == {T0}
+
+
+# -- a topic that is deleted and made again at once ------------------------------------------------
+
+
+@within_an_hour
+@pytest.mark.parametrize("count", [0, 2, 9])
+@pytest.mark.parametrize("policy", OnOutOfRange)
+async def test_a_member_goes_on_in_the_new_topic_from_its_start(count, policy):
+    """Also if the new topic has as many records as the offset at which the member was, or more."""
+    world = World(t=1)
+    world.topics.write("t", 0, 5)
+    async with world.consumer(on_out_of_range=policy) as consumer:
+        assert len(await drain(consumer)) == 5
+        await consumer.commit()
+        world.make_again()
+        world.topics.write("t", 0, count)
+        first = 0 if policy is not OnOutOfRange.LATEST else count
+        assert places(await drain(consumer)) == [("t", 0, n) for n in range(first, count)]
+        world.topics.write("t", 0, 1)
+        assert places(await drain(consumer)) == [("t", 0, count)]
+    assert world.group.offsets == {T0: count + 1}
+
+
+@within_an_hour
+async def test_no_offset_of_the_earlier_topic_is_committed():
+    world = World(t=1)
+    world.topics.write("t", 0, 5)
+    async with world.consumer(auto_commit_interval_ms=100) as consumer:
+        assert len(await consumer.poll()) == 5
+        world.make_again()
+        world.topics.write("t", 0, 9)
+        # The application still works on records of the earlier topic, and then it is done with them.
+        await asyncio.sleep(1)
+        with pytest.raises(TargetNotFoundError):
+            await consumer.commit({T0: 5})
+        with pytest.raises(TargetNotFoundError):
+            await consumer.commit()
+    assert world.group.offsets == {}
+
+
+@within_an_hour
+async def test_what_is_rewound_to_is_no_offset_of_the_earlier_topic():
+    world = World(t=1)
+    world.group.offsets[T0] = 3
+    world.topics.write("t", 0, 5)
+    async with world.consumer(auto_commit=False) as consumer:
+        assert len(await drain(consumer)) == 2
+        assert (consumer.given_out(), consumer.topic_tags()) == ({T0: 5}, {T0: "t1"})
+        world.make_again()
+        world.topics.write("t", 0, 9)
+        await consumer.rewind()
+        assert places(await drain(consumer)) == [("t", 0, n) for n in range(9)]
+        assert (consumer.given_out(), consumer.topic_tags()) == ({T0: 9}, {T0: "t2"})
+
+
+@within_an_hour
+@pytest.mark.parametrize("written", [0, 2])
+async def test_partitions_assigned_by_hand_are_read_on_only_from_where_they_are_sent(written):
+    """Whether the consumer has records of the earlier topic, or has only waited for some."""
+    world = World(t=1)
+    world.group.offsets[T0] = 5
+    world.topics.write("t", 0, 5 + written)
+    async with world.consumer(None, on_out_of_range=OnOutOfRange.FAIL) as consumer:
+        await consumer.assign([T0])
+        assert len(await drain(consumer)) == written
+        world.make_again()
+        world.topics.write("t", 0, 9)
+        for _ in range(2):
+            with pytest.raises(UnreadableOffsetError) as refused:
+                await drain(consumer)
+            assert refused.value.is_made_again
+        consumer.seek("t", 0, 1)
+        assert places(await drain(consumer)) == [("t", 0, n) for n in range(1, 9)]
+    assert world.group.offsets == {T0: 9}
 
 
 # -- without a group -------------------------------------------------------------------------------

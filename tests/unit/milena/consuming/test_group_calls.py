@@ -112,13 +112,15 @@ async def test_a_heartbeat_is_held_as_long_as_it_asks_and_goes_on_to_another_nod
 async def test_commits_and_what_is_committed(api, calls):
     assert await calls.committed("g", ["t"]) == {}
     await calls.heartbeat("g", JOIN, session_ms=45_000)
-    await calls.commit("g", {T1: 5, T0: 3}, member_id="m", member_epoch=1)
+    await calls.commit(
+        "g", {T1: 5, T0: 3}, member_id="m", member_epoch=1, topic_tags={T1: "9f3a12bc44de"}
+    )
     assert api.groups.bodies[-1][1] == {
         "member_id": "m",
         "member_epoch": 1,
         "offsets": [
             {"topic": "t", "partition": 0, "offset": 3},
-            {"topic": "t", "partition": 1, "offset": 5},
+            {"topic": "t", "partition": 1, "offset": 5, "topic_id": "9f3a12bc44de"},
         ],
     }
     expected = {T0: GroupOffset(offset=3), T1: GroupOffset(offset=5)}
@@ -130,16 +132,16 @@ async def test_commits_and_what_is_committed(api, calls):
 async def test_refusals_have_their_own_errors(api, calls):
     await calls.heartbeat("g", JOIN, session_ms=45_000)
     with pytest.raises(StaleMemberError):
-        await calls.commit("g", {T0: 1}, member_id="m", member_epoch=9)
+        await calls.commit("g", {T0: 1}, member_id="m", member_epoch=9, topic_tags={})
     with pytest.raises(MemberUnknownError):
-        await calls.commit("g", {T0: 1}, member_id="x", member_epoch=1)
+        await calls.commit("g", {T0: 1}, member_id="x", member_epoch=1, topic_tags={})
     with pytest.raises(MemberUnknownError):
         await calls.heartbeat(
             "g", Beat(member_id="x", member_epoch=1, owned=frozenset()), session_ms=45_000
         )
     api.answer = (503, {"error_code": 50310, "message": "not here"})
     with pytest.raises(NotNowError):
-        await calls.commit("g", {T0: 1}, member_id=None, member_epoch=None)
+        await calls.commit("g", {T0: 1}, member_id=None, member_epoch=None, topic_tags={})
 
 
 @pytest.mark.parametrize(
@@ -162,4 +164,6 @@ async def test_answers_of_another_shape_are_one_clear_error(api, calls, body):
 async def test_no_node_is_an_error_that_may_pass(unused_tcp_port):
     async with HttpSession(f"http://127.0.0.1:{unused_tcp_port}", timeout_s=5) as http:
         with pytest.raises(UnreachableError):
-            await GroupCalls(http).commit("g", {T0: 1}, member_id="m", member_epoch=1)
+            await GroupCalls(http).commit(
+                "g", {T0: 1}, member_id="m", member_epoch=1, topic_tags={}
+            )

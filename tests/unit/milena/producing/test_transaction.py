@@ -38,6 +38,9 @@ class Reader:
     def given_out(self):
         return self.reached
 
+    def topic_tags(self):
+        return {T0: "9f3a12bc44de"}
+
     async def rewind(self):
         self.rewound += 1
 
@@ -255,7 +258,13 @@ async def test_a_consumer_commits_what_it_has_given_out_under_its_epoch():
     async with producer_of(cluster).transaction() as tx:
         tx.add_consumer(Reader())
     assert cluster.committed[0][2] == [
-        MemberOffsets(group="g", member_id="c1", member_epoch=5, offsets={T0: 9})
+        MemberOffsets(
+            group="g",
+            member_id="c1",
+            member_epoch=5,
+            offsets={T0: 9},
+            topic_tags={T0: "9f3a12bc44de"},
+        )
     ]
 
 

@@ -1,12 +1,24 @@
 """Rules of what clients keep of a topic that is deleted and made again under its name."""
 
+from collections.abc import Awaitable, Callable
+
 import pytest
 
-from milena.model.errors import PreconditionFailedError
-from milena.model.requests import Acks, ProduceRequest, Records
+from http_api.ports.groups import OffsetToCommit
+from milena.model.errors import PreconditionFailedError, TopicNotFoundError
+from milena.model.requests import (
+    Acks,
+    CommittedNext,
+    GroupOffsets,
+    ProduceRequest,
+    Records,
+    TransactionRequest,
+)
 from tests.support.clusters.nodes import Cluster, cluster_of
 from tests.support.clusters.runners import batch
 from tests.support.time.virtual_time import virtual
+
+Commit = Callable[[Cluster, int, str], Awaitable[None]]
 
 
 async def made_again(cluster: Cluster) -> tuple[str, str]:
@@ -73,3 +85,34 @@ async def test_every_read_tells_which_topic_it_is_of(asked: int) -> None:
         for offset in ("earliest", "latest", 0, 1, -1):
             assert (await node.fetch("t", offset)).topic_id == new
         assert (await node.reads.offsets("t", 0)).topic_id == new
+
+
+async def commit(cluster: Cluster, node_id: int, topic_id: str) -> None:
+    row = OffsetToCommit(topic="t", partition=0, offset=1, topic_id=topic_id)
+    await cluster.nodes[node_id].groups.service.commit("g", [row])
+
+
+async def commit_in_a_transaction(cluster: Cluster, node_id: int, topic_id: str) -> None:
+    row = CommittedNext(topic="t", partition=0, next_offset=1, topic_id=topic_id)
+    offsets = GroupOffsets(group="g", member_id=None, member_epoch=-1, offsets=(row,))
+    await cluster.nodes[node_id].transactions.transact(
+        TransactionRequest(writes=(), offsets=(offsets,), timeout_ms=5_000)
+    )
+
+
+@virtual
+@pytest.mark.parametrize("asked", [1, 2, 3])
+@pytest.mark.parametrize("way", [commit, commit_in_a_transaction])
+async def test_an_offset_of_the_former_topic_is_not_committed_to_the_new_one(
+    way: Commit, asked: int
+) -> None:
+    async with cluster_of() as cluster:
+        old, new = await made_again(cluster)
+        for topic_id in (old, old[:12]):
+            with pytest.raises(TopicNotFoundError, match="deleted"):
+                await way(cluster, asked, topic_id)
+        assert "g" not in cluster.image.groups
+        for topic_id in (new, new[:12], ""):
+            await way(cluster, asked, topic_id)
+        (found,) = await cluster.nodes[asked].groups.service.committed("g")
+        assert found.offset == 1
