@@ -218,7 +218,6 @@ class KafkaForwarding:
         api = self._apis.get(asked.key)
         if api is None or not api.first <= asked.version <= api.last:
             raise InvalidRequestError(f"version {asked.version} of API {asked.key} is not served")
-        await self._services.metadata.catch_up()
         vouched = VouchedCaller(
             principal=asked.caller,
             user=asked.user,
@@ -239,6 +238,7 @@ class KafkaForwarding:
         on_behalf.principal.set(asked.caller)
         try:
             async with self._in_turn((peer_id, asked.lane)):
+                await self._services.metadata.catch_up()
                 await decode(self._services, call)
                 started = await serve(self._services, call)
             found = await started.answer if isinstance(started, Started) else started
