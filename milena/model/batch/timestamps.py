@@ -50,6 +50,9 @@ class TimestampBounds(NamedTuple):
                 f"(the earliest allowed is {earliest}, by the topic's {BEFORE}={self.before_ms})"
             )
         for factor, divisor, unit in _UNITS:
+            if divisor > 1 and timestamp_ms <= TIMESTAMP_MS_MAX:
+                # A time before the year 10000. In a smaller unit, it would be one before 1978.
+                continue
             if abs(timestamp_ms * factor // divisor - now_ms) < abs(timestamp_ms - now_ms) and (
                 earliest <= timestamp_ms * factor // divisor <= latest
             ):

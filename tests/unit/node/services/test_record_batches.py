@@ -106,6 +106,11 @@ def test_a_topic_of_append_times_takes_any_time(time: int) -> None:
 IN_2026_MS = 1_795_900_801_043
 
 
+def test_a_year_far_ahead_does_not_look_like_another_unit() -> None:
+    for time in (4_102_444_800_000, 253_402_300_799_999):
+        assert "looks like" not in str(USUAL_TIMESTAMPS.refusal(time, IN_2026_MS))
+
+
 @pytest.mark.parametrize(
     ("time", "bounds", "sentence"),
     [
