@@ -16,9 +16,12 @@ from tests.integration.kafka.test_kafka_clients import bootstrap, consumed
 from tests.support.clusters.live_cluster import (
     BASE_TIMESTAMP_MS,
     DEADLINE_S,
+    call,
+    cluster_id,
     create_topic,
     end_offset,
     eventually,
+    ok,
     running_cluster,
 )
 from tests.support.http.console import blocks
@@ -209,6 +212,27 @@ def test_groups_go_on_where_they_were_and_nothing_is_lost_while_the_copy_is_kill
         assert last == {number: before[number][-len(rows) :] for number, rows in last.items()}
         assert sum(map(len, last.values())) == 300
         assert by_partition(all_records(move.here, topic, 6_600), copied) == before
+
+
+def test_times_are_kept_and_none_becomes_that_of_the_copy(move: Move) -> None:
+    """Also of a topic with the brokers' times, if it has CreateTime here; 0 becomes 1."""
+    topic = "times"
+    for cluster in (move.there, move.here):
+        create_topic(cluster.nodes[0], topic, partitions=PARTITIONS, replicas=1, retention_ms=-1)
+    records = [{"value": time, "timestamp": time, "partition": 0} for time in (0, 1, 2)]
+    ok(call(move.there.nodes[0], f"POST /topics/{topic}", {"records": records}))
+    by_broker = "/topics/times/configs/message.timestamp.type"
+    path = f"/v3/clusters/{cluster_id(move.there.nodes[0])}{by_broker}"
+    ok(call(move.there.nodes[0], f"PUT {path}", {"value": "LogAppendTime"}))
+    ok(call(move.there.nodes[0], f"POST /topics/{topic}", {"records": [{"value": 3}]}))
+    with move.copying(topic):
+        found = by_partition(all_records(move.here, topic, 4), copied)
+    there = by_partition(all_records(move.there, topic, 4), row)
+    assert [time for *_, time in there[0]][:3] == [0, 1, 2]
+    assert [time for *_, time in found[0]][:3] == [1, 1, 2]
+    assert {n: rows[3 if n == 0 else 0 :] for n, rows in found.items()} == {
+        n: rows[3 if n == 0 else 0 :] for n, rows in there.items()
+    }
 
 
 def test_a_group_is_moved_only_while_it_rests(move: Move) -> None:
