@@ -103,18 +103,27 @@ class HeartbeatAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OffsetToCommit(msgspec.Struct, frozen=True, kw_only=True):
-    """An offset to commit: that of the next record to read in a partition.
-
-    ``topic_id`` has the first digits of the id of the topic that was read. With it, the offset is not committed to a
-    later topic of the name. Empty: the client named no id.
-    """
+    """An offset to commit: that of the next record to read in a partition."""
 
     topic: str
     partition: int
     offset: int
     leader_epoch: int = field(name="epoch", default=-1)
     metadata: str = ""
-    topic_id: str = ""
+
+
+class TopicOffset(OffsetToCommit, frozen=True, kw_only=True):
+    """An offset to commit that names its topic also by the first digits of the id. No message between nodes has it.
+
+    The offset is not committed to a later topic of the name. An empty id: the client named none.
+    """
+
+    topic_id: str
+
+
+def topic_id_of(offset: OffsetToCommit) -> str:
+    """Return the first digits of the topic's id; empty if the offset names none."""
+    return offset.topic_id if isinstance(offset, TopicOffset) else ""
 
 
 class PartitionCommit(OffsetToCommit, frozen=True, kw_only=True):

@@ -19,7 +19,9 @@ from http_api.ports.groups import (
     PartitionCommit,
     Reset,
     ResetTarget,
+    TopicOffset,
     TopicPartition,
+    topic_id_of,
 )
 from milena.model.errors import (
     GroupNotEmptyError,
@@ -111,15 +113,13 @@ class GroupService:
             )
         topics: dict[str, Topic] = {}
         for row in offsets:
-            known = topics.get(row.topic)
+            known, topic_id = topics.get(row.topic), topic_id_of(row)
             if (
                 known is None
                 or row.partition >= known.partition_count
-                or not known.topic_id.startswith(row.topic_id)
+                or not known.topic_id.startswith(topic_id)
             ):
-                topics[row.topic] = await self._topic(
-                    row.topic, row.partition, topic_id=row.topic_id
-                )
+                topics[row.topic] = await self._topic(row.topic, row.partition, topic_id=topic_id)
             check_partition(topics[row.topic], row.partition)
         # If a partition is named twice, the last offset counts.
         rows = {
@@ -163,7 +163,12 @@ class GroupService:
             check_partition(found, partition)
         # Leaders report offsets of the topic that they know. The topic may be deleted and created again meanwhile.
         offsets = [
-            structs.replace(row, topic_id=found.topic_id)
+            TopicOffset(
+                topic=topic,
+                partition=row.partition,
+                offset=row.offset,
+                topic_id=found.topic_id,
+            )
             for row in await self.places(topic, wanted, target)
         ]
         await self.commit(group, offsets)

@@ -17,6 +17,7 @@ from http_api.ports.groups import (
     MemberDescription,
     OffsetToCommit,
     PartitionsByTopic,
+    TopicOffset,
     TopicPartition,
     each_partition,
 )
@@ -128,7 +129,7 @@ async def commit(call: Call) -> web.Response:
 
 def _offset(item: Fields) -> OffsetToCommit:
     leader_epoch = item.integer("leader_epoch", least=-1)
-    return OffsetToCommit(
+    return TopicOffset(
         topic=item.required_text("topic"),
         partition=item.required_integer("partition", least=0),
         offset=item.required_integer("offset", least=0),

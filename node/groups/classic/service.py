@@ -6,7 +6,12 @@ of these calls is forwarded. Offsets are shared with server groups and with the 
 
 from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
 
-from http_api.ports.groups import OffsetToCommit, PartitionCommit, TopicPartition
+from http_api.ports.groups import (
+    OffsetToCommit,
+    PartitionCommit,
+    TopicPartition,
+    topic_id_of,
+)
 from milena.model.errors import (
     FencedError,
     GroupNotFoundError,
@@ -389,8 +394,9 @@ def _judged(
     refused: dict[TopicPartition, MilenaError] = {}
     for row in offsets:
         topic, key = image.topic(row.topic), (row.topic, row.partition)
-        if topic is None or not topic.topic_id.startswith(row.topic_id):
-            refused[key] = TopicNotFoundError(f"there is no topic {row.topic!r} {row.topic_id}")
+        topic_id = topic_id_of(row)
+        if topic is None or not topic.topic_id.startswith(topic_id):
+            refused[key] = TopicNotFoundError(f"there is no topic {row.topic!r} {topic_id}")
             continue
         if not 0 <= row.partition < topic.partition_count:
             refused[key] = PartitionNotFoundError(

@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from http_api.ports.groups import OffsetToCommit, PartitionCommit
+from http_api.ports.groups import OffsetToCommit, PartitionCommit, TopicOffset
 from http_api.protocol.errors import kafka_code_of
 from http_api.protocol.kafka_codes import KafkaCode
 from milena.model.access import Operation, ResourceType
@@ -146,7 +146,7 @@ def _offsets(
             refused |= {(topic.name, row.partition_index): code for row in topic.partitions}
             continue
         offsets += [
-            OffsetToCommit(
+            TopicOffset(
                 topic=topic.name,
                 partition=row.partition_index,
                 offset=row.committed_offset,

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from http_api.ports.groups import OffsetToCommit
+from http_api.ports.groups import TopicOffset
 from milena.model.errors import PreconditionFailedError, TopicNotFoundError
 from milena.model.requests import (
     Acks,
@@ -88,7 +88,7 @@ async def test_every_read_tells_which_topic_it_is_of(asked: int) -> None:
 
 
 async def commit(cluster: Cluster, node_id: int, topic_id: str) -> None:
-    row = OffsetToCommit(topic="t", partition=0, offset=1, topic_id=topic_id)
+    row = TopicOffset(topic="t", partition=0, offset=1, topic_id=topic_id)
     await cluster.nodes[node_id].groups.service.commit("g", [row])
 
 
