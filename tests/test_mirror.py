@@ -60,7 +60,6 @@ UNTESTED = frozenset(
         "http_api.shapes.v2",
         "http_api.shapes.v3",
         "http_api.shapes.v3_records",
-        "http_api.streaming.answer",
         "http_api.v2.consumer_endpoints",
         "http_api.v2.consumer_offsets",
         "http_api.v2.consumer_records",

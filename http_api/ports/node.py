@@ -124,6 +124,8 @@ class ReadsPort(Protocol):
 
         Raises:
             ReplicaDamagedError: the requested records are damaged, and no other replica could be read.
+            OffsetOutOfRangeError: the partition does not have the offset, or the name belongs to a topic whose id does
+                not begin with ``topic_tag``.
         """
 
     def fetch_at_once(self, request: FetchRequest) -> FetchResult | None:
@@ -246,11 +248,14 @@ class MetadataPort(Protocol):
             NoQuorumError: no majority responded in time.
         """
 
-    async def topic(self, name: str, partition: int = 0) -> Topic:
-        """Return the topic. If this node does not know the topic or the ``partition``, ask the quorum first.
+    async def topic(self, name: str, partition: int = 0, tag: str = "") -> Topic:
+        """Return the topic whose id begins with ``tag``.
+
+        If this node does not know this topic or the ``partition``, ask the quorum first.
 
         Raises:
             TopicNotFoundError: the topic does not exist, as a majority confirms.
+            OffsetOutOfRangeError: the name belongs to a topic with another id, as a majority confirms.
         """
 
     async def create_topic(self, topic: NewTopic) -> Topic:

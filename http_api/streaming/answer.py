@@ -1,9 +1,9 @@
 """Send a stream: a response whose body arrives in pieces, until its source ends or its client disconnects.
 
 The source is an asynchronous generator of pieces of the body. The server asks for a piece when the previous one was
-sent. So a slow client costs the memory of one piece and its send buffer. If there are no records for some time, the
-source yields an empty piece (``b""``), and an empty line or comment is sent. A stream does not count as a request in
-flight.
+sent. So a slow client costs the memory of one piece and its send buffer. If no piece comes for some time, because there
+are no records or because they cannot be read, an empty line or comment is sent. A stream does not count as a request
+in flight.
 
 When the node is about to stop, all streams end. A stream that follows a partition then ends as if it were complete, and
 its client continues on another node. A stream with an end of its own ends with an error. Otherwise its client would
@@ -21,6 +21,7 @@ from http_api.formats import framing
 from http_api.protocol.answers import bytes_answer, error_envelope
 from http_api.protocol.media import StreamFraming
 from http_api.serving.call import Call
+from http_api.serving.places import KEEP_ALIVE_MS
 from milena.model.errors import DrainingError
 from milena.model.quotas import QuotaKey
 from milena.model.turns import one_turn
@@ -60,6 +61,38 @@ async def stream_answer(
                 )
 
 
+async def with_keep_alives(pieces: Pieces) -> Pieces:
+    """Yield the pieces that are not empty, and an empty one whenever none has come for ``KEEP_ALIVE_MS``.
+
+    The time counts from the end of the previous piece, whatever the source does meanwhile.
+    """
+    loop = asyncio.get_running_loop()
+    said_s = loop.time()
+    asked: asyncio.Task[bytes | None] | None = None
+    try:
+        while True:
+            if asked is None:
+                asked = loop.create_task(_next_of(pieces))
+            left_s = max(0.0, said_s + KEEP_ALIVE_MS / 1000 - loop.time())
+            await asyncio.wait([asked], timeout=left_s)
+            piece: bytes | None = b""
+            if asked.done():
+                piece, asked = asked.result(), None
+            if piece is None:
+                return
+            if piece or loop.time() >= said_s + KEEP_ALIVE_MS / 1000:
+                yield piece
+                said_s = loop.time()
+    finally:
+        if asked is not None:
+            asked.cancel()
+            await asyncio.gather(asked, return_exceptions=True)
+
+
+async def _next_of(pieces: Pieces) -> bytes | None:
+    return await anext(pieces, None)
+
+
 async def _send(
     call: Call,
     kind: StreamFraming,
@@ -84,10 +117,10 @@ async def _send(
     call.begun, call.begun_s = response, asyncio.get_running_loop().time()
     await response.prepare(call.request)
     try:
-        async with asyncio.timeout(None) as end:
+        async with asyncio.timeout(None) as end, aclosing(with_keep_alives(pieces)) as sent:
             with call.shared.streams.ending_with(end):
                 await response.write(framing.opening(kind) + first)
-                async for piece in pieces:
+                async for piece in sent:
                     call.rights.check_again()
                     await response.write(piece or framing.keep_alive(kind))
                     await call.pay_piece(piece)

@@ -119,8 +119,6 @@ async def _pieces(
             if not is_following:
                 raise
             await retries.wait_after(error)
-            # The failed call may have waited for long. Send an empty piece, so that proxies keep the connection open.
-            yield b""
             continue
         retries.reset()
         async with _given_back(call, group, instance, delivered):

@@ -19,12 +19,7 @@ from http_api.ports.node import Ports
 from http_api.protocol.media import RecordFormat, StreamFraming
 from http_api.records.topic_tags import EXAMPLE, split, tag_of, tagged
 from http_api.serving.places import KEEP_ALIVE_MS, PIECE_BYTES, RETRY_S_TOTAL, Retries
-from milena.model.errors import (
-    MalformedRequestError,
-    NotLeaderError,
-    OffsetOutOfRangeError,
-    UnavailableError,
-)
+from milena.model.errors import MalformedRequestError, NotLeaderError, UnavailableError
 from milena.model.requests import Doubt, FetchRequest, FetchResult
 
 _THREAD_BYTES_MIN = 1 << 20
@@ -56,14 +51,6 @@ def parse_event_id(text: str) -> Resumed:
             f"Send an id as events have it, such as {EXAMPLE}.{text}, or begin with ?offset= and no id"
         )
     return Resumed(tag, integer_text("Last-Event-ID", last) + 1)
-
-
-def made_again(topic: str, topic_tag: str) -> OffsetOutOfRangeError:
-    """Return the error for a position in a deleted topic, when another topic of this name exists now."""
-    return OffsetOutOfRangeError(
-        f"topic '{topic}' was deleted and made again: '{topic_tag}' is not the beginning of its id any more. "
-        "Begin again without the id of an event"
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,12 +93,13 @@ class RecordSource:
     ) -> None:
         """Prepare to read. ``topic_tag`` is the tag of the topic that must be read; empty: any topic of this name."""
         self._reads = ports.reads
-        self._metadata = ports.metadata
-        self._topic_tag = topic_tag
         self._wait_ms = min(KEEP_ALIVE_MS, ports.limits.fetch_wait_ms_max)
         self._idle_ms = request.timeout_ms
         self._request = replace(
-            request, timeout_ms=0, max_bytes=min(request.max_bytes, PIECE_BYTES)
+            request,
+            timeout_ms=0,
+            max_bytes=min(request.max_bytes, PIECE_BYTES),
+            topic_tag=topic_tag,
         )
         self._format = format
         self._left = count
@@ -183,8 +171,6 @@ class RecordSource:
             offset=next_offset,
             timestamp_ms=None,
             timeout_ms=wait_ms,
-            # For a stream that follows, an empty response only means "not yet". So the quorum need not confirm it.
-            is_unconfirmed=self._is_following,
         )
 
     async def _read_on(self) -> tuple[FetchResult, Piece]:
@@ -193,6 +179,8 @@ class RecordSource:
                 found = await self._read()
             except (UnavailableError, NotLeaderError) as error:
                 await self._retries.wait_after(error)
+                # Retry without a wait for records. Otherwise a few retries would take far longer than they may in all.
+                self._request = replace(self._request, timeout_ms=0)
             else:
                 self._retries.reset()
                 return found
@@ -204,14 +192,8 @@ class RecordSource:
             ReplicaDamagedError: the first record is damaged.
         """
         result = await self._reads.fetch(self._request)
-        if not result.topic_id.startswith(self._topic_tag):
-            # The topic with this tag may be new, so that this node does not know it yet. Ask the quorum.
-            await self._metadata.current_image()
-            result = await self._reads.fetch(self._request)
-        if not result.topic_id.startswith(self._topic_tag):
-            raise made_again(self._request.topic, self._topic_tag)
         # Keep the tag, so that the stream does not continue in another topic of the same name.
-        self._topic_tag = tag_of(result.topic_id)
+        self._request = replace(self._request, topic_tag=tag_of(result.topic_id))
         piece = await self._encode(result)
         if piece.damaged_at is not None:
             doubt = Doubt(

@@ -21,7 +21,7 @@ from http_api.protocol.media import RecordFormat, StreamFraming, framing_type
 from http_api.records.topic_tags import EXAMPLE, PATTERN, split, tag_of, tagged
 from http_api.serving.call import Call
 from http_api.serving.lookup import no_such_partition
-from http_api.serving.places import KEEP_ALIVE_MS, PIECE_BYTES
+from http_api.serving.places import PIECE_BYTES
 from http_api.shapes.blocks import text
 from http_api.streaming.answer import stream_answer
 from http_api.v2.fetch import (
@@ -33,7 +33,7 @@ from http_api.v2.fetch import (
     TIMESTAMP,
     read_timestamp,
 )
-from http_api.v2.record_source import Piece, RecordSource, made_again
+from http_api.v2.record_source import Piece, RecordSource
 from milena.model.errors import MalformedRequestError
 from milena.model.requests import FetchRequest
 
@@ -128,13 +128,7 @@ async def fetch_topic(call: Call) -> web.StreamResponse:
         beginning, timestamp = parse_last_id(last_id), None
     is_following = FOLLOW.read(query)
     highest = max(beginning.places, default=0)
-    topic = await call.ports.metadata.topic(call.names["topic"], highest)
-    if not topic.topic_id.startswith(beginning.topic_tag):
-        # The topic with this tag may be new, so that this node does not know it yet. Ask the quorum.
-        await call.ports.metadata.current_image()
-        topic = await call.ports.metadata.topic(call.names["topic"], highest)
-    if not topic.topic_id.startswith(beginning.topic_tag):
-        raise made_again(topic.name, beginning.topic_tag)
+    topic = await call.ports.metadata.topic(call.names["topic"], highest, beginning.topic_tag)
     if highest >= topic.partition_count:
         raise no_such_partition(topic, highest)
     if topic.partition_count > PARTITIONS_MAX:
@@ -184,7 +178,6 @@ class TopicReader:
     is_following: bool
     is_uncommitted: bool
     _places: dict[int, int] = field(default_factory=dict)
-    _said_s: float = field(default_factory=lambda: asyncio.get_running_loop().time())
 
     async def bodies(self, partition_count: int) -> AsyncGenerator[bytes, None]:
         """Yield the pieces as lines or events; the first piece is empty. An error before it is raised.
@@ -214,14 +207,10 @@ class TopicReader:
         self, sources: "_Sources", answers: Iterable[tuple[int, Piece | None]]
     ) -> AsyncGenerator[bytes, None]:
         """Yield the pieces in ``answers``. After a piece was sent, ask its partition's source for the next one."""
-        loop = asyncio.get_running_loop()
         for number, piece in answers:
             if piece is None or self.count == 0:
                 continue
-            body = await self._body(number, piece)
-            if body or loop.time() - self._said_s >= KEEP_ALIVE_MS / 1000:
-                yield body
-                self._said_s = loop.time()
+            yield await self._body(number, piece)
             sources.ask(number)
 
     def _partition_count_now(self) -> int:

@@ -193,6 +193,7 @@ class FetchRequest:
         is_unconfirmed: the quorum need not confirm that the leader still leads. An empty response may then come from a
             leader that was replaced, and does not mean that there are no records.
         wants_records_end: with "latest", the response also has the offset after the last record.
+        topic_tag: the topic's id must begin with it. A topic that was made again under its name has another id.
     """
 
     topic: str
@@ -205,6 +206,7 @@ class FetchRequest:
     is_uncommitted: bool = False
     is_unconfirmed: bool = False
     wants_records_end: bool = False
+    topic_tag: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

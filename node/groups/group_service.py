@@ -45,7 +45,7 @@ from node.groups.group_messages import (
     OffsetRow,
 )
 from node.groups.members import SESSION_MS_MAX
-from node.metadata.lookup import GetTopic, check_partition
+from node.metadata.lookup import GetTopic, check_partition, topic_to_commit
 from raft_meta.machine.groups import group_rules
 from raft_meta.machine.groups.coordinators import Coordinators
 from raft_meta.machine.image import Image, Topic
@@ -119,7 +119,9 @@ class GroupService:
                 or row.partition >= known.partition_count
                 or not known.topic_id.startswith(topic_id)
             ):
-                topics[row.topic] = await self._topic(row.topic, row.partition, topic_id=topic_id)
+                topics[row.topic] = await topic_to_commit(
+                    self._topic, row.topic, row.partition, topic_id
+                )
             check_partition(topics[row.topic], row.partition)
         # If a partition is named twice, the last offset counts.
         rows = {

@@ -22,6 +22,7 @@ from milena.model.errors import (
 )
 from node.config.budgets import LONG_PROPOSE_MS
 from node.metadata.cluster_watch import ClusterWatch
+from node.metadata.lookup import made_again, topic_to_commit
 from node.metadata.store import MetadataStore
 from node.services.own_topics import check_written_by_clients
 from node.services.producers import ProducerService
@@ -94,25 +95,25 @@ class AdminService:
 
     # -- looking up ------------------------------------------------------------------------------
 
-    async def topic(self, name: str, partition: int = 0, *, topic_id: str = "") -> Topic:
-        """Return the topic. If this node's image does not have the topic or partition, ask for the newest image.
+    async def topic(self, name: str, partition: int = 0, tag: str = "") -> Topic:
+        """Return the topic whose id begins with ``tag``.
 
-        ``topic_id``: the first digits of the topic's id. A later topic of the name is refused like a missing one.
+        If this node's image does not have the topic or partition, ask for the newest image.
+
+        Raises:
+            TopicNotFoundError: there is no topic of this name.
+            OffsetOutOfRangeError: the name belongs to a topic with another id.
+            NoQuorumError: no majority could be asked.
         """
         found = self.image.topic(name)
-        if (
-            found is not None
-            and partition < found.partition_count
-            and found.topic_id.startswith(topic_id)
-        ):
+        is_known = found is not None and partition < found.partition_count
+        if found is not None and is_known and found.topic_id.startswith(tag):
             return found
         found = (await self.current_image()).topic(name)
         if found is None:
             raise TopicNotFoundError(f"topic {name!r} does not exist")
-        if not found.topic_id.startswith(topic_id):
-            raise TopicNotFoundError(
-                f"topic {name!r} has the id {found.topic_id}, not {topic_id}: the earlier topic was deleted"
-            )
+        if not found.topic_id.startswith(tag):
+            raise made_again(name, tag)
         return found
 
     async def topic_to_write(
@@ -120,7 +121,8 @@ class AdminService:
     ) -> Topic:
         """Return the topic. Create a missing one if auto-creation is on and the caller may create it.
 
-        ``topic_id``: as for ``topic``. With an id, nothing is created.
+        ``topic_id``: the first digits of its id. A later topic of the name is refused like a missing one, and nothing
+        is created.
 
         Raises:
             TopicNotFoundError: the topic is missing and was not created.
@@ -128,7 +130,7 @@ class AdminService:
         """
         check_written_by_clients(name)
         try:
-            return await self.topic(name, partition, topic_id=topic_id)
+            return await topic_to_commit(self.topic, name, partition, topic_id)
         except TopicNotFoundError as error:
             if topic_id or not self.defaults.is_auto_create:
                 raise

@@ -159,7 +159,9 @@ class ReadService:
         """Return the local replica for a plain request, if it is sound and in the epoch of the image; else None."""
         image = self._metadata.image
         topic = image.topic(request.topic)
-        if topic is None or not _is_plain(request):
+        if topic is None or not topic.topic_id.startswith(request.topic_tag):
+            return None
+        if not _is_plain(request):
             return None
         state = image.partition(topic.topic_id, request.partition)
         runner = self._replicas.find(topic.topic_id, request.partition)
@@ -183,7 +185,9 @@ class ReadService:
                 request = replace(request, timeout_ms=left_ms)
 
     async def _fetch(self, request: FetchRequest) -> FetchResult:
-        topic = await self._topic_to_read(request.topic, request.partition)
+        # Check the id before the wait. An offset of a former topic may be the end of the present one, and the reader
+        # would wait there.
+        topic = await self._topic_to_read(request.topic, request.partition, request.topic_tag)
         check_partition(topic, request.partition)
         runner = self._replicas.find(topic.topic_id, request.partition)
         if request.is_local:

@@ -62,6 +62,7 @@ from milena.model.requests import (
     Records,
 )
 from milena.model.types import Codec, WallMs
+from node.metadata.lookup import made_again
 from node.services import reassignment_plans
 from node.services.producers import principal_to_own
 from node.services.record_batches import check_placed
@@ -466,11 +467,14 @@ class FakeNode:
     async def fetch(self, request: FetchRequest) -> FetchResult:
         self.fail("fetch")
         self.fetch_requests.append(request)
+        if request.topic in self.image.topic_ids:
+            await self.topic(request.topic, 0, request.topic_tag)
         log = self.log(request.topic, request.partition)
+        topic_id = self.image.topic_ids[request.topic]
         start = self._start(log, request)
         if start == log.end_for(request) and request.timeout_ms:
             await self.wait(request.timeout_ms)
-        return self._fetched(log, start, request)
+        return replace(self._fetched(log, start, request), topic_id=topic_id)
 
     def fetch_at_once(self, request: FetchRequest) -> FetchResult | None:
         log = self.logs.get((request.topic, request.partition))
@@ -554,13 +558,17 @@ class FakeNode:
 
     # -- MetadataPort
 
-    async def topic(self, name: str, partition: int = 0) -> Topic:
+    async def topic(self, name: str, partition: int = 0, tag: str = "") -> Topic:
         self.fail("topic")
         topic = self.image.topic(name)
-        if topic is not None and partition >= topic.partition_count:
+        if topic is not None and (
+            partition >= topic.partition_count or not topic.topic_id.startswith(tag)
+        ):
             topic = (await self.current_image()).topic(name)
         if topic is None:
             raise TopicNotFoundError(f"Topic '{name}' not found.")
+        if not topic.topic_id.startswith(tag):
+            raise made_again(name, tag)
         return topic
 
     async def create_topic(self, topic: NewTopic) -> Topic:
