@@ -261,9 +261,10 @@ async def test_an_id_that_is_none_of_ours(filled, accept, last):
 
 
 @pytest.mark.parametrize("accept", [EVENTS, LINES])
-async def test_an_id_of_a_topic_that_was_made_again_is_refused(filled, accept):
+@pytest.mark.parametrize("count", [0, 20])
+async def test_an_id_of_a_topic_that_was_made_again_is_refused(filled, accept, count):
     filled.node.make_again("t")
-    filled.node.append("t", 0, [b"1"] * 20)
+    filled.node.append("t", 0, [b"1"] * (count + 1))
     answer = await filled.get(PATH, accept, headers={"Last-Event-ID": f"{TAG}.3"})
     assert answer.error == (400, 40002)
     assert "made again" in answer.json["message"]

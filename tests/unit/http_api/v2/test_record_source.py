@@ -25,7 +25,7 @@ LAG_MS = 5_000
 class Follower:
     """A client that follows partition 0 of ``t`` on one node. ``pieces`` are what it got, and when."""
 
-    def __init__(self, node: SimNode, offset: int | str) -> None:
+    def __init__(self, node: SimNode, offset: int | str, topic_tag: str = "") -> None:
         request = FetchRequest(
             topic="t",
             partition=0,
@@ -41,6 +41,7 @@ class Follower:
             format=RecordFormat.JSON,
             count=None,
             is_following=True,
+            topic_tag=topic_tag,
         )
         self.clock = LoopClock()
         self.pieces: list[tuple[int, bytes]] = []
@@ -131,6 +132,20 @@ async def test_it_ends_with_the_error_if_no_replica_can_lead() -> None:
         await after(1)
         await cluster.kill(2)
         await ends_unavailable(cluster, follower, LoopClock().now_ms())
+
+
+@virtual
+@pytest.mark.parametrize("asked", [1, 2, 3])
+async def test_an_offset_above_the_end_of_a_topic_made_again_is_not_told_as_out_of_range(
+    asked: int,
+) -> None:
+    async with cluster_of() as cluster:
+        await cluster.create("t", (1, 2))
+        await cluster.nodes[1].write("t", "1")
+        follower = Follower(cluster.nodes[asked], 9, topic_tag="0" * 12)
+        await cluster.until(follower.task.done)
+        assert isinstance(follower.error, OffsetOutOfRangeError)
+        assert "made again" in follower.error.message
 
 
 async def ends_unavailable(cluster: Cluster, follower: Follower, began_ms: int) -> None:
