@@ -395,6 +395,9 @@ class PartitionLeader:
             and progress.broker_epoch == broker.broker_epoch
             and progress.stored_end >= max(self.high_watermark, self.epoch_start_offset)
             and (progress.log_start == UNKNOWN_OFFSET or progress.log_start >= self.deleted_below)
+            # If the leader's disk is slow, its high watermark lags behind its log end. A replica at the high watermark
+            # that was not at the log end for too long would be taken out again at once, and join again, in turns.
+            and self._may_stay(broker_id, now_ms, brokers)
         )
 
     def _epoch_of(self, broker_id: int, brokers: Mapping[int, Broker]) -> int:

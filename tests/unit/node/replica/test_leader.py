@@ -293,6 +293,22 @@ class TestIsrMembership:
         fetch(core, 3, 20, now_ms=10_002)
         assert core.next_proposal(now_ms=10_002, brokers=EVERYONE) is not None
 
+    def test_who_joins_may_stay(self) -> None:
+        # A busy leader with a slow disk: its high watermark lags behind its log end. A follower that has the high
+        # watermark, and has not been at the log end for longer than it may, would join and be taken out in turns.
+        core = leader((1,), min_insync=1)
+        core.on_appended(40, now_ms=0)
+        core.on_stored(20)
+        fetch(core, 3, 15, now_ms=20_000)
+        fetch(core, 3, 20, now_ms=20_500)
+        assert core.next_proposal(now_ms=20_500, brokers=EVERYONE) is None
+        fetch(core, 3, 40, now_ms=21_000)
+        proposal = core.next_proposal(now_ms=21_000, brokers=EVERYONE)
+        assert proposal is not None
+        core.on_image(partition((1, 3), partition_epoch=8), min_insync=1)
+        core.in_flight = None
+        assert core.next_proposal(now_ms=21_001, brokers=EVERYONE) is None
+
     def test_a_follower_without_room_may_stay_but_not_join(self) -> None:
         core = leader((1, 2))
         fetch(core, 2, 10)
