@@ -314,7 +314,7 @@ async def test_who_sends_on_meanwhile_is_not_read_from(monkeypatch):
     monkeypatch.setattr(QuickConnection, "_hold", noted)
     node = FakeNode()
     ClosedNode(node)
-    limits = ApiLimits(bad_credentials_delay_ms=10_000)
+    limits = ApiLimits(bad_credentials_delay_ms=2_000)
     async with asyncio.timeout(60), serving(node, limits=limits) as api, connected(api) as client:
         shut(node)
         client.send(PLAIN)
