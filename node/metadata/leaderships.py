@@ -5,7 +5,7 @@ Meanwhile its client would get no response, although another node already leads 
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 
 from milena.model.errors import NotLeaderError
@@ -41,7 +41,7 @@ class Leaderships:
             async with asyncio.timeout(None) as end:
                 self._waits.setdefault(key, {})[end] = (leader_id, leader_epoch, grace_ms)
                 # The leadership may have ended before the wait began, and then no further image would say so.
-                self._look(key)
+                self._look(key, [end])
                 yield
         except TimeoutError:
             raise LeaderReplacedError(
@@ -54,10 +54,11 @@ class Leaderships:
                 if not waits:
                     del self._waits[key]
 
-    def _look(self, key: PartitionKey) -> None:
-        """End the waits for brokers that do not lead the partition any more."""
+    def _look(self, key: PartitionKey, waits: Iterable[asyncio.Timeout]) -> None:
+        """End those of a partition's waits that are for brokers that do not lead it any more."""
         state = self._metadata.image.partitions.get(key)
-        for end, (leader_id, leader_epoch, grace_ms) in self._waits[key].items():
+        for end in waits:
+            leader_id, leader_epoch, grace_ms = self._waits[key][end]
             is_same = (
                 state is not None
                 and state.leader == leader_id
@@ -71,5 +72,5 @@ class Leaderships:
         if image.partitions is self._partitions:
             return
         self._partitions = image.partitions
-        for key in self._waits:
-            self._look(key)
+        for key, waits in self._waits.items():
+            self._look(key, waits)
