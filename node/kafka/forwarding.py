@@ -7,8 +7,9 @@ under its own rules, with its own error codes. It never passes a request on. If 
 broker that does not lead, and the client asks for the leaders again.
 
 Order: the requests of one client connection leave in order, over one link between two nodes, and the other node starts
-them in order (``lane``). A request for another broker waits until those on their way are answered. So the batches of a
-producer stay in order. If one is refused, wherever it was, those behind it are not passed on (``refused_batches``).
+them in order (``lane``). A request for another broker, or for this one, waits until those before it that went elsewhere
+are answered. So the batches of a producer stay in order. If one is refused, wherever it was, those behind it are not
+passed on (``refused_batches``).
 
 If nothing was sent, this node serves the request itself: it refuses what it does not lead. If a response is lost, the
 connection ends, and the client repeats the request, as it does when a broker dies. No later request of the connection
@@ -96,12 +97,12 @@ class _ConnectionTurns:
 
 @dataclass(slots=True)
 class _OnTheirWay:
-    """The requests of one client connection that were passed on to a broker, and have no response yet."""
+    """The pipelined requests of one client connection that have no response yet."""
 
-    broker_id: int = -1
-    answers: set[asyncio.Future[Body | None]] = field(default_factory=set)
+    answers: dict[asyncio.Future[Body | None], int | None] = field(default_factory=dict)
+    """Response → the broker that the request was passed on to; None: this one serves it."""
     lost: MilenaError | None = None
-    """Why one of them has got no response."""
+    """Why a request that was passed on has got no response."""
 
 
 class KafkaForwarding:
@@ -132,20 +133,26 @@ class KafkaForwarding:
             return await serve(self._services, call)
         target = self._target(call)
         passed = self._passed.setdefault(lane, _OnTheirWay())
-        if passed.answers and passed.broker_id != target:
-            await asyncio.wait(passed.answers)
+        elsewhere = [answer for answer, broker_id in passed.answers.items() if broker_id != target]
+        if elsewhere:
+            await asyncio.wait(elsewhere)
         reaches = target is not None and await self._reaches(target)
         if passed.lost is not None:
             raise CloseConnectionError(passed.lost)
         if target is None or not reaches or self._is_behind_refused(call):
-            return await serve(self._services, call)
-        passed.broker_id = target
-        asking = asyncio.ensure_future(self._ask(target, call, passed, lane))
-        if not call.api.is_pipelined:
-            return await asking
-        passed.answers.add(asking)
-        asking.add_done_callback(passed.answers.discard)
-        return Started(asking)
+            target = None
+            found = await serve(self._services, call)
+            if not isinstance(found, Started):
+                return found
+            # A batch that was appended here may be cut off after another broker has become the leader.
+            answer = asyncio.ensure_future(found.answer)
+        else:
+            answer = asyncio.ensure_future(self._ask(target, call, passed, lane))
+            if not call.api.is_pipelined:
+                return await answer
+        passed.answers[answer] = target
+        answer.add_done_callback(passed.answers.pop)
+        return Started(answer)
 
     def forget(self, lane: int) -> None:
         """Forget a connection that is closed."""

@@ -14,6 +14,8 @@ from node.kafka.forwarding import FORWARDED, ForwardedRequest
 from node.kafka.refused_batches import KEPT_PASSING_MS
 from node.kafka.wire import cold
 from node.peers.messages import pack
+from node.replication.fetch_wire import FETCH
+from raft_meta.machine.commands import ElectLeaders, LeaderChange
 from tests.support.clusters.kafka_clients import (
     ANN,
     BOB,
@@ -142,23 +144,68 @@ async def test_a_request_for_another_broker_waits_for_those_on_their_way() -> No
 
 
 @virtual
-async def test_nothing_is_passed_on_behind_a_request_whose_response_is_lost() -> None:
+async def test_a_batch_is_not_passed_on_to_a_new_leader_before_one_that_is_not_decided_here() -> (
+    None
+):
+    """This node led until now, and does not know yet whether its last batch is cut off."""
     async with shared() as (cluster, clients):
         client = clients[1]
         await cluster.create("u", (1, 2, 3))
+        made = await client.call(22, 4, transactional_id=None, transaction_timeout_ms=1)
+
+        def ask(sequence: int) -> None:
+            records = batch(f"{sequence}", producer=(made.producer_id, 0, sequence))
+            body = fields(records, topic="u", timeout_ms=60_000)
+            client.ask(0, 9, cold.encode_request(0, 9, body))
+
+        cluster.network.lose_answers_to |= {(node_id, FETCH) for node_id in (1, 2, 3)}
+        ask(0)
+        await settle()
+        image = cluster.nodes[1].metadata.image
+        key = (image.topic_ids["u"], 0)
+        change = LeaderChange(
+            topic_id=key[0],
+            partition=0,
+            partition_epoch=image.partitions[key].partition_epoch,
+            leader=2,
+            isr=(2, 3),
+        )
+        await cluster.nodes[1].metadata.propose(
+            ElectLeaders(controller_epoch=image.controller_epoch, changes=(change,)),
+            timeout_ms=1_000,
+        )
+        await cluster.until(lambda: cluster.is_led("u"))
+        assert cluster.runner(1, "u").log.log_end_offset == 1, "the batch is not cut off yet"
+        ask(1)
+        await settle()
+        cluster.network.lose_answers_to.clear()
+        await client.connection.idle()
+        assert [
+            decoded(0, 9, body).responses[0].partition_responses[0].error_code
+            for _, body in client.answers()
+        ] == [7, 6]
+        assert await cluster.nodes[2].read("u") == []
+        ask(0)
+        ask(1)
+        await client.connection.idle()
+        assert await cluster.nodes[2].read("u") == ["0", "1"]
+
+
+@virtual
+async def test_nothing_is_passed_on_behind_a_request_whose_response_is_lost() -> None:
+    async with shared() as (cluster, clients):
+        client = clients[1]
         await cluster.kill(3)
         # It waits for node 3, and all responses behind it wait, too.
-        waits = fields(batch("a"), topic="u", timeout_ms=60_000)
-        client.ask(0, 9, cold.encode_request(0, 9, waits))
-        cluster.network.lose_answers_to.add((1, FORWARDED.name))
-        client.ask(0, 9, cold.encode_request(0, 9, fields(batch("b"), timeout_ms=60_000)))
-        await settle()
-        assert cluster.nodes[1].counts.kafka.forwarded == 1
-        cluster.network.lose_answers_to.clear()
-        cluster.nodes[1].peer.disconnect(2)
+        client.ask(0, 9, cold.encode_request(0, 9, fields(batch("a"), timeout_ms=60_000)))
+        # Without acks, the only response to a refusal is the end of the connection.
+        client.ask(0, 9, cold.encode_request(0, 9, fields(batch("b")[:-1], acks=0)))
+        await LoopClock().sleep(100)
+        assert cluster.nodes[1].counts.kafka.forwarded == 2
+        assert not client.transport.is_aborted
         client.ask(0, 9, cold.encode_request(0, 9, fields(batch("c"))))
         await settle()
-        assert cluster.nodes[1].counts.kafka.forwarded == 1
+        assert cluster.nodes[1].counts.kafka.forwarded == 2
         assert client.transport.is_aborted
 
 
