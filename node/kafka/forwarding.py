@@ -210,7 +210,9 @@ class KafkaForwarding:
             passed.lost = error
             raise CloseConnectionError(error) from error
         call.note(answer.code)
-        self._services.refused_batches.note(answer.refused, self._services.clock.now_ms())
+        self._services.refused_batches.note(
+            answer.refused, vouched.principal, self._services.clock.now_ms()
+        )
         return [body] if answer.has_body else None
 
     # -- the broker that serves it ---------------------------------------------------------------

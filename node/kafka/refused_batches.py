@@ -4,6 +4,9 @@ A client sends several batches before it has a response. Each may find the parti
 over between two of them, or reaches the leader again. A partition takes any sequence as the first one of a producer
 that it does not know (KIP-360). So if the first batch is refused, and the second one was not, the first one could never
 be written again. Clients repeat a refused batch, and all those behind it.
+
+A producer id is a number that any client can guess. So a refused batch keeps back only batches of its own principal.
+Otherwise a client without any right could send a batch under the id of another client, and so have its batches refused.
 """
 
 from collections.abc import Iterable
@@ -34,37 +37,45 @@ class RefusedBatch(NamedTuple):
 
 @dataclass(slots=True)
 class RefusedBatches:
-    """The first refused batch of each producer in each partition, for a while. Owned by the data loop."""
+    """The first refused batch of each producer in each partition, for a while. Owned by the data loop.
 
-    _kept: dict[tuple[str, int, int, int], tuple[int, MonotonicMs]] = field(default_factory=dict)
-    """The sequence, and when it was refused for the first time."""
+    ``principal``: the principal that sent the batch; empty if the cluster asks for no credentials.
+    """
+
+    _kept: dict[tuple[str, int, int, int, str], tuple[int, MonotonicMs]] = field(
+        default_factory=dict
+    )
+    """A ``RefusedBatch`` up to its sequence, and the principal → the sequence, and when it was refused first."""
 
     def __len__(self) -> int:
         return len(self._kept)
 
-    def note(self, batches: Iterable[RefusedBatch], now_ms: MonotonicMs) -> None:
+    def note(self, batches: Iterable[RefusedBatch], principal: str, now_ms: MonotonicMs) -> None:
         """Remember batches that were refused just now."""
         for batch in batches:
             if len(self._kept) >= KEPT_MAX:
                 self._kept.clear()
-            known = self._kept.get(batch[:4])
+            key = (*batch[:4], principal)
+            known = self._kept.get(key)
             if known is None or now_ms - known[1] > KEPT_MS or batch.sequence < known[0]:
-                self._kept[batch[:4]] = (batch.sequence, now_ms)
+                self._kept[key] = (batch.sequence, now_ms)
 
-    def before(self, batch: RefusedBatch, now_ms: MonotonicMs, *, kept_ms: int) -> int | None:
+    def before(
+        self, batch: RefusedBatch, principal: str, now_ms: MonotonicMs, *, kept_ms: int
+    ) -> int | None:
         """Return the sequence of a refused batch that must come before this one; None: there is none.
 
         If this is the refused batch itself, no batch waits for it any more.
         """
-        known = self._kept.get(batch[:4])
+        known = self._kept.get((*batch[:4], principal))
         if known is None:
             return None
         sequence, since_ms = known
         if batch.sequence == sequence:
-            self.forget(batch)
+            self.forget(batch, principal)
         is_late = now_ms - since_ms > kept_ms
         return sequence if batch.sequence > sequence and not is_late else None
 
-    def forget(self, batch: RefusedBatch) -> None:
+    def forget(self, batch: RefusedBatch, principal: str) -> None:
         """Let all batches of the producer come."""
-        self._kept.pop(batch[:4], None)
+        self._kept.pop((*batch[:4], principal), None)

@@ -230,7 +230,8 @@ def _sequenced(topic: Topic, partition: int, records: memoryview) -> RefusedBatc
 
 def _note_refused(services: KafkaServices, call: KafkaCall, part: _Appending) -> None:
     if part.batch is not None:
-        services.refused_batches.note([part.batch], services.clock.now_ms())
+        principal = call.rights.known_principal
+        services.refused_batches.note([part.batch], principal, services.clock.now_ms())
         call.refused.append(part.batch)
 
 
@@ -243,31 +244,33 @@ def is_behind_refused(services: KafkaServices, call: KafkaCall) -> bool:
     if not services.refused_batches:
         return False
     request = decode_request(call.reader, call.version)
-    now_ms = services.clock.now_ms()
+    now_ms, principal = services.clock.now_ms(), call.rights.known_principal
+    refused = services.refused_batches
     for name, topic_id, partitions in request.topics:
         topic = services.metadata.image.topic(_name_of(services, call, name, topic_id))
         for number, records in partitions:
             batch = _sequenced(topic, number, records) if topic is not None and records else None
             if batch is None:
                 continue
-            if services.refused_batches.before(batch, now_ms, kept_ms=KEPT_PASSING_MS) is not None:
+            if refused.before(batch, principal, now_ms, kept_ms=KEPT_PASSING_MS) is not None:
                 return True
     return False
 
 
-def _check_order(services: KafkaServices, batch: RefusedBatch | None) -> None:
+def _check_order(services: KafkaServices, call: KafkaCall, batch: RefusedBatch | None) -> None:
     """Refuse a batch if one before it was refused, and the partition does not know the producer.
 
     Raises:
         InvalidProducerError: the batch before must come first. Clients repeat both.
     """
-    if batch is None or not services.refused_batches:
+    refused, principal = services.refused_batches, call.rights.known_principal
+    if batch is None or not refused:
         return
     runner = services.replicas.find(batch.topic_id, batch.partition)
     if runner is not None and runner.log.writers.producers.get(batch.producer_id) is not None:
-        services.refused_batches.forget(batch)
+        refused.forget(batch, principal)
         return
-    first = services.refused_batches.before(batch, services.clock.now_ms(), kept_ms=KEPT_MS)
+    first = refused.before(batch, principal, services.clock.now_ms(), kept_ms=KEPT_MS)
     if first is not None:
         raise InvalidProducerError(
             f"producer {batch.producer_id} epoch {batch.producer_epoch}: expected sequence {first}, "
@@ -314,7 +317,7 @@ async def _checked(
                 may_raise_epoch=True,
             )
             await services.produce.check_producer(header, timeout_ms, may_raise_epoch=True)
-            _check_order(services, part.batch)
+            _check_order(services, call, part.batch)
         return batch, header
     check_takes_transactions(topic, settings)
     client = KafkaProducer(header.producer_id, header.producer_epoch)
@@ -328,7 +331,7 @@ async def _checked(
     except InvalidProducerError as error:
         # The transactional id belongs to another client, which has another producer id.
         raise StaleProducerEpochError(f"{error.message} Nothing was written.") from error
-    _check_order(services, part.batch)
+    _check_order(services, call, part.batch)
     return in_transaction(batch, header, found)
 
 

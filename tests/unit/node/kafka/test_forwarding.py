@@ -17,6 +17,7 @@ from node.peers.messages import pack
 from node.replication.fetch_wire import FETCH
 from raft_meta.machine.commands import ElectLeaders, LeaderChange
 from tests.support.clusters.kafka_clients import (
+    ADMIN,
     ANN,
     BOB,
     KafkaClient,
@@ -421,6 +422,23 @@ async def test_the_leader_checks_the_rights_of_a_client_that_another_node_let_in
         await ann.connection.idle()
         assert ann.answers() == []
         assert ann.transport.is_aborted
+
+
+@virtual
+async def test_a_refused_batch_keeps_back_no_batch_of_another_principal() -> None:
+    """A producer id is a number that any client can guess."""
+    async with shared() as (cluster, clients):
+        await close_cluster(cluster.nodes[1])
+        await settle()
+        admin, bob = clients[1], clients[3]
+        assert (await sign_in(admin, plain(*ADMIN))).error_code == 0
+        assert (await sign_in(bob, plain(*BOB))).error_code == 0
+        made = await admin.call(22, 4, transactional_id=None, transaction_timeout_ms=1)
+        forged = batch("forged", producer=(made.producer_id, 0, 0))
+        assert (await produce(bob, forged)).error_code == 29
+        # The topic was made again, for example: the producer goes on with its next sequence.
+        late = batch("a", producer=(made.producer_id, 0, 3))
+        assert (await produce(admin, late)).error_code == 0
 
 
 @virtual
