@@ -326,6 +326,8 @@ class AccessService:
         removed: dict[Acl, None] = {}
         found: list[Sequence[Acl]] = []
         for one in wanted:
+            # Without a turn for each, thousands of filters that each look at few entries would have the loop alone.
+            await one_turn()
             found.append([acl for acl in await self.acls(one) if acl not in removed])
             removed |= dict.fromkeys(found[-1])
         every = tuple(removed)

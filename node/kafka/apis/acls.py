@@ -18,7 +18,7 @@ from milena.model.turns import one_turn
 from node.access.service import check_acl
 from node.config.budgets import LONG_PROPOSE_MS
 from node.kafka.apis.api import Body, KafkaCall, KafkaServices, serves
-from node.kafka.apis.items import ItemError, each, error_fields, invalid
+from node.kafka.apis.items import ITEMS_MAX, ItemError, each, error_fields, invalid, too_many
 from node.kafka.rights import NUMBERS, needs
 from node.kafka.wire import cold
 from raft_meta.machine.access.access import ACLS_PER_REQUEST_MAX
@@ -153,6 +153,8 @@ async def _create_acls(services: KafkaServices, call: KafkaCall) -> Body:
         for start in range(0, len(asked), ACLS_PER_REQUEST_MAX)
     ]
     rows: list[ItemError | None] = []
+    if len(asked) > ITEMS_MAX:
+        rows, parts = [too_many(len(asked))] * len(asked), []
     for part, found in zip(
         parts, await each(parts, create, timeout_ms=LONG_PROPOSE_MS), strict=True
     ):
@@ -194,8 +196,11 @@ async def _delete_acls(services: KafkaServices, call: KafkaCall) -> Body:
         return wanted
 
     judged: list[AclSelection | ItemError] = []
-    for asked in call.message().filters:
+    filters = call.message().filters
+    for asked in filters:
         try:
+            if len(filters) > ITEMS_MAX:
+                raise too_many(len(filters))
             judged.append(selection(asked))
         except (ItemError, MilenaError) as error:
             judged.append(ItemError.of(error))

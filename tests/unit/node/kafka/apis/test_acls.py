@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from node.kafka.apis.items import ITEMS_MAX
 from tests.support.clusters.kafka_clients import KafkaClient, client_of
 from tests.support.clusters.nodes import Cluster, cluster_of
 from tests.support.time.virtual_time import virtual
@@ -134,3 +135,18 @@ async def test_many_entries_are_created_and_deleted_by_few_commands() -> None:
         assert cluster.image.acl_count == 0
         # Three for the entries, and three to delete them; a few are the node's own.
         assert len(cluster.log.commands) - before < 20
+
+
+@virtual
+async def test_more_entries_or_filters_than_a_request_may_have_change_nothing() -> None:
+    async with cluster_of(Cluster(node_ids=(1,))) as cluster:
+        client = client_of(cluster.nodes[1])
+        codes = await create(client, *[entry("t")] * (ITEMS_MAX + 1))
+        assert codes == [INVALID_REQUEST] * (ITEMS_MAX + 1)
+        assert cluster.image.acl_count == 0
+        assert await create(client, entry("t")) == [0]
+        filters = [wanted(resource_name_filter="t")] * (ITEMS_MAX + 1)
+        found = await client.call(31, 3, filters=filters)
+        assert {row.error_code for row in found.filter_results} == {INVALID_REQUEST}
+        assert len(found.filter_results) == ITEMS_MAX + 1
+        assert cluster.image.acl_count == 1
