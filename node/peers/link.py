@@ -16,7 +16,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import TypeAlias, cast
+from typing import Protocol, TypeAlias, cast
 
 from milena.model.errors import (
     FateUnknownError,
@@ -553,7 +553,7 @@ class ServerLink(Link):
                 self._transport.pause_reading()
 
 
-class ServerLinkOwner:
+class ServerLinkOwner(Protocol):
     """The owner of a ``ServerLink``. The link calls these methods."""
 
     def link_opened(self, link: ServerLink) -> None:
@@ -564,7 +564,6 @@ class ServerLinkOwner:
 
     def handler_failed(self, error: BaseException, request_id: str) -> MilenaError:
         """Called when a handler raised an error that is no ``MilenaError``; returns the refusal for the peer."""
-        raise NotImplementedError
 
 
 def _check_header(header: bytes) -> None:

@@ -15,7 +15,7 @@ from milena.model.contained import ContainedErrors, EntryPoint
 from milena.model.errors import MilenaError, StartupError
 from node.config.budgets import REFUSED_RETRY_MS
 from node.peers.codec import PeerChannel
-from node.peers.link import Handler, IdentitySource, ServerLink, ServerLinkOwner
+from node.peers.link import Handler, IdentitySource, ServerLink
 from node.peers.sockets import BACKLOG, bind, read_preface, tls_seconds, tune
 from raft_meta.consensus import frames
 from raft_meta.consensus.frames import Handshake, HandshakeRole, PeerProtocolError
@@ -30,7 +30,7 @@ HANG_UP_MS_MAX = 1_000
 REASONS_KEPT_MAX = 64
 
 
-class PeerServer(ServerLinkOwner):
+class PeerServer:
     """The handlers of this node, and the links on which peers call them.
 
     ``on_disconnected(node_id, channel)``: called when a peer's last link of this channel is closed.

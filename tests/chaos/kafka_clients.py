@@ -11,6 +11,7 @@ import functools
 import json
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from queue import SimpleQueue
@@ -69,7 +70,7 @@ class KafkaRefusedError(Exception):
         self.is_over = is_over
 
 
-class KafkaClient:
+class KafkaClient(ABC):
     """A client with a thread of its own. ``close`` lets go of it without waiting for records that are not sent.
 
     The thread does not keep the process alive: ``send_offsets_to_transaction`` of librdkafka 2.16 was seen to wait for
@@ -106,9 +107,9 @@ class KafkaClient:
         self._jobs.put(self._end)
         self._jobs.put(None)
 
+    @abstractmethod
     def _end(self) -> None:
         """End the client, in its thread."""
-        raise NotImplementedError
 
 
 class KafkaProducer(KafkaClient):
