@@ -152,7 +152,9 @@ class Story:
         created = codec.decode_response(applied.response)
         assert isinstance(created, int)
         name = c.ConsumerName(group_id="g", instance=instance, created_index=created)
-        dropped = self.cluster.do(c.DeleteConsumers(consumers=(name,), **self.cluster.by("g")))
+        dropped = self.cluster.do(
+            c.DeleteConsumers(consumers=(name,), **self.cluster.proposer("g"))
+        )
         assert dropped.error is None
         self.known.pop(instance, None)
 

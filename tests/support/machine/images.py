@@ -94,15 +94,15 @@ class GroupCluster(Cluster):
         super().__init__([None] * 3, level=level)
         self.create(((1, 2, 3),) * 4)
 
-    def by(self, group_id: str) -> dict[str, int]:
-        """Return the broker that may propose for the group."""
+    def proposer(self, group_id: str) -> dict[str, int]:
+        """Return the fields of a command that name its proposer: the coordinator of the group."""
         broker_id = coordinator_of(self.image, group_id)
         assert broker_id is not None
         return {"broker_id": broker_id, "broker_epoch": self.image.brokers[broker_id].broker_epoch}
 
-    def now_by(self, group_id: str) -> dict[str, int]:
-        """Return the same, for a command that carries the version of the set of coordinators."""
-        return {**self.by(group_id), "coordinators_version": self.image.coordinators_version}
+    def versioned_proposer(self, group_id: str) -> dict[str, int]:
+        """Return the fields of ``proposer``, and the version of the set of coordinators."""
+        return {**self.proposer(group_id), "coordinators_version": self.image.coordinators_version}
 
     def alter(
         self,
@@ -120,17 +120,17 @@ class GroupCluster(Cluster):
             assignor=assignor,
             members=tuple(members),
             left=left,
-            **self.by(group_id),
+            **self.proposer(group_id),
         )
         return self.do(command)
 
     def commit(self, *commits: c.GroupCommit) -> Applied:
         version = self.image.coordinators_version
         present = tuple(replace(commit, coordinators_version=version) for commit in commits)
-        return self.do(c.CommitOffsets(commits=present, **self.by(commits[0].group_id)))
+        return self.do(c.CommitOffsets(commits=present, **self.proposer(commits[0].group_id)))
 
     def put(self, consumer: RestConsumer, *, is_new: bool = True) -> Applied:
-        by = self.now_by(consumer.group_id)
+        by = self.versioned_proposer(consumer.group_id)
         return self.do(c.PutConsumer(is_new=is_new, consumer=consumer, **by))
 
 
@@ -152,7 +152,7 @@ class ClassicCluster(GroupCluster):
                 version=present if version is None else version,
                 generation=generation,
                 classic=classic,
-                **self.by(group_id),
+                **self.proposer(group_id),
             )
         )
 
@@ -328,7 +328,7 @@ class KafkaTransactionCluster(TransactionCluster):
                 version=group.version if group else 0,
                 generation=generation,
                 classic=classic,
-                **self.by(group_id),
+                **self.proposer(group_id),
             )
         )
         assert applied.error is None, applied.error

@@ -77,7 +77,7 @@ def test_a_stale_version_or_another_broker_is_refused(cluster: ClassicCluster) -
     assert isinstance(
         cluster.finish("g", 2, group_of(one("a")), version=0).error, GroupChangedError
     )
-    other = next(b for b in (1, 2, 3) if b != cluster.by("g")["broker_id"])
+    other = next(b for b in (1, 2, 3) if b != cluster.proposer("g")["broker_id"])
     epoch = cluster.image.brokers[other].broker_epoch
     command = c.PutClassicGroup(
         broker_id=other,
@@ -169,9 +169,9 @@ def test_offsets_survive_a_change_of_kind(cluster: ClassicCluster) -> None:
 def test_a_group_with_members_is_not_deleted_and_keeps_its_offsets(cluster: ClassicCluster) -> None:
     cluster.commit(commit_of("g", {0: 5}))
     cluster.finish("g", 1, group_of(one("a")))
-    delete = c.DeleteGroup(group_id="g", **cluster.now_by("g"))
+    delete = c.DeleteGroup(group_id="g", **cluster.versioned_proposer("g"))
     expiry = c.GroupExpiry(group_id="g", before_ms=WallMs(1 << 40))
-    expire = c.ExpireOffsets(groups=(expiry,), **cluster.by("g"))
+    expire = c.ExpireOffsets(groups=(expiry,), **cluster.proposer("g"))
     assert isinstance(cluster.do(delete).error, GroupNotEmptyError)
     assert codec.decode_response(cluster.do(expire).response) == (0,)
     cluster.finish("g", 2, group_of())
@@ -186,7 +186,7 @@ def test_a_group_with_members_is_not_deleted_and_keeps_its_offsets(cluster: Clas
 def test_single_offsets_are_deleted(cluster: ClassicCluster) -> None:
     def delete(group_id: str, *numbers: int) -> c.DeleteOffsets:
         partitions = tuple((TOPIC_ID, number) for number in numbers)
-        by = cluster.now_by(group_id)
+        by = cluster.versioned_proposer(group_id)
         return c.DeleteOffsets(group_id=group_id, partitions=partitions, **by)
 
     assert isinstance(cluster.do(delete("g", 0)).error, GroupNotFoundError)
@@ -242,7 +242,7 @@ def test_the_largest_group_fits_into_a_command(cluster: ClassicCluster) -> None:
     members = [replace(one(f"{n:0100}", share), client_id="c" * 280) for n in range(1_000)]
     members = [replace(found, client_id="c" * 240) for found in members]
     command = c.PutClassicGroup(
-        group_id="g", version=0, generation=1, classic=group_of(*members), **cluster.by("g")
+        group_id="g", version=0, generation=1, classic=group_of(*members), **cluster.proposer("g")
     )
     assert len(codec.encode_envelope(cluster.envelope(command))) < 1 << 20
     assert cluster.do(command).error is None

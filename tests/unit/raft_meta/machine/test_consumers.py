@@ -54,7 +54,7 @@ def test_one_named_twice(cluster: GroupCluster) -> None:
         instance="i",
         created_index=cluster.image.consumers["g", "i"].created_index,
     )
-    command = c.DeleteConsumers(consumers=(name, name), **cluster.by("g"))
+    command = c.DeleteConsumers(consumers=(name, name), **cluster.proposer("g"))
     assert isinstance(cluster.do(command).error, InvalidRequestError)
     assert ("g", "i") in cluster.image.consumers
 
@@ -76,5 +76,5 @@ def test_they_are_counted_by_principal(cluster: GroupCluster) -> None:
         for (group, instance), consumer in cluster.image.consumers.items()
         if instance != "k"
     )
-    assert cluster.do(c.DeleteConsumers(consumers=names, **cluster.by("g"))).error is None
+    assert cluster.do(c.DeleteConsumers(consumers=names, **cluster.proposer("g"))).error is None
     assert counts() == {"User:ann": 1}

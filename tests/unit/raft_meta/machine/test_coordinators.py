@@ -120,11 +120,11 @@ def another_for_a_while(cluster):
 
 def commands_of(cluster):
     """Commands that could undo what a later coordinator has acknowledged, as the present one proposes them."""
-    by = cluster.now_by("g")
+    by = cluster.versioned_proposer("g")
     changed = replace(cluster.image.consumers["g", "i"], topics=("t",))
     commit = replace(commit_of("g", {0: 5}), coordinators_version=by["coordinators_version"])
     return (
-        c.CommitOffsets(commits=(commit,), **cluster.by("g")),
+        c.CommitOffsets(commits=(commit,), **cluster.proposer("g")),
         c.DeleteGroup(group_id="g", **by),
         c.PutConsumer(is_new=False, consumer=changed, **by),
         c.DeleteOffsets(group_id="g", partitions=((TOPIC_ID, 0),), **by),

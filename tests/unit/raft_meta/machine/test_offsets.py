@@ -59,7 +59,7 @@ def test_more_commits_than_one_command_may_have(cluster: GroupCluster) -> None:
 
 
 def test_a_broker_that_registered_anew(cluster: GroupCluster) -> None:
-    by = cluster.by("g")
+    by = cluster.proposer("g")
     stale = {**by, "broker_epoch": by["broker_epoch"] - 1}
     commands: list[c.Command] = [
         c.CommitOffsets(commits=(commit_of("g", {0: 1}),), **stale),
@@ -80,7 +80,7 @@ def test_as_many_offsets_as_there_may_be(
     assert answers(cluster, commit_of("g", {0: 3, 1: 3, 2: 3})) == ("",)
     assert cluster.image.offset_count == 3
     # A group that is deleted makes room.
-    cluster.do(c.DeleteGroup(group_id="g", **cluster.by("g")))
+    cluster.do(c.DeleteGroup(group_id="g", **cluster.proposer("g")))
     assert cluster.image.offset_count == 0
     assert answers(cluster, commit_of("g", {3: 1})) == ("",)
 
@@ -90,7 +90,9 @@ def test_no_group_comes_to_be_beyond_the_bound(
 ) -> None:
     monkeypatch.setattr(group_rules, "GROUPS_MAX", 1)
     assert answers(cluster, commit_of("g", {0: 1})) == ("",)
-    other = next(name for name in map(str, range(99)) if cluster.by(name) == cluster.by("g"))
+    other = next(
+        name for name in map(str, range(99)) if cluster.proposer(name) == cluster.proposer("g")
+    )
     assert answers(cluster, commit_of(other, {0: 1}), commit_of("g", {0: 2})) == (
         "group_limit_reached",
         "",
@@ -119,10 +121,12 @@ def test_a_large_topic_takes_its_offsets_along_whichever_way_is_shorter() -> Non
 
 def test_groups_that_expire_are_told_apart(cluster: GroupCluster) -> None:
     cluster.commit(commit_of("g", {0: 1, 1: 1}))
-    names = [name for name in map(str, range(99)) if cluster.by(name) == cluster.by("g")][:2]
+    names = [
+        name for name in map(str, range(99)) if cluster.proposer(name) == cluster.proposer("g")
+    ][:2]
     cluster.commit(commit_of(names[0], {0: 1}))
     expiries = tuple(c.GroupExpiry(group_id=name, before_ms=WallMs(1001)) for name in ("g", *names))
-    applied = cluster.do(c.ExpireOffsets(groups=expiries, **cluster.by("g")))
+    applied = cluster.do(c.ExpireOffsets(groups=expiries, **cluster.proposer("g")))
     assert codec.decode_response(applied.response) == (2, 1, 0)
     assert not cluster.image.groups
     assert not cluster.image.offsets
