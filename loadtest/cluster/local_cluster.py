@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Self
 
 import aiohttp
 
@@ -117,7 +118,7 @@ class LocalCluster:
             own = {f"MILENA_{name.upper()}": value for name, value in options.items()}
             node.prepare(peers, {**inherited, **secret, **own, **(environment or {})})
 
-    async def __aenter__(self) -> "LocalCluster":
+    async def __aenter__(self) -> Self:
         try:
             self.start()
             await self.wait_ready()

@@ -4,7 +4,6 @@ import ssl
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Self
 
 from loadtest.bench.clients.http_load import Ask, HttpLoad, encode_request
 from loadtest.bench.measuring.rounds import Turn
@@ -26,8 +25,8 @@ _RETENTION_CHECK_MS = 1_000
 _ADMIN_S = 30.0
 
 
-class Subject:
-    """The nodes under test; an asynchronous context manager that starts and kills them."""
+class Subject(LocalCluster):
+    """The nodes under test. Entering the asynchronous context starts them, and leaving it kills them."""
 
     def __init__(
         self,
@@ -38,23 +37,10 @@ class Subject:
         credentials: Credentials = ANONYMOUS,
     ) -> None:
         """``settings`` are more environment variables of the nodes; ``credentials`` are for readiness checks."""
-        self._credentials = credentials
         environment = {"MILENA_RETENTION_CHECK_MS": str(_RETENTION_CHECK_MS), **(settings or {})}
-        self.cluster = LocalCluster(
+        super().__init__(
             directory, node_count=node_count, environment=environment, credentials=credentials
         )
-
-    async def __aenter__(self) -> Self:
-        await self.cluster.__aenter__()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.cluster.__aexit__()
-
-    @property
-    def nodes(self) -> tuple[LocalNode, ...]:
-        """Return all nodes."""
-        return self.cluster.nodes
 
     @property
     def pids(self) -> tuple[int, ...]:
@@ -88,14 +74,14 @@ class Subject:
             topic = await admin.topic(name)
         leader = topic.partitions[0].leader
         assert leader is not None, "a new topic has leaders"
-        return self.cluster.node(leader).url
+        return self.node(leader).url
 
     async def leader_urls(self, name: str) -> list[str]:
         """Return the URL of the leader of each partition of a topic."""
         async with AdminClient(self.nodes[0].url, credentials=self._credentials) as admin:
             topic = await admin.topic(name)
         leaders = [partition.leader for partition in topic.partitions]
-        return [self.cluster.node(leader).url for leader in leaders if leader is not None]
+        return [self.node(leader).url for leader in leaders if leader is not None]
 
     async def cluster_id(self) -> str:
         """Return the cluster's id, with which v3's paths start."""
@@ -123,7 +109,7 @@ class Subject:
         async with AdminClient(self.nodes[0].url, credentials=self._credentials) as admin:
             view = await admin.cluster()
         assert view.controller_id is not None, "the cluster is ready"
-        return self.cluster.node(view.controller_id).url
+        return self.node(view.controller_id).url
 
 
 def json_ask(url: str, topic: str, *, records: int, size: int, acks: str) -> Ask:

@@ -38,7 +38,7 @@ async def recover(plan: BenchPlan) -> Rounds:
             node.process.kill()
             began_s = perf_counter()
             node.process.start()
-            await subject.cluster.wait_ready(node)
+            await subject.wait_ready(node)
             seconds = perf_counter() - began_s
             await _check(url, written)
             rounds.note(cluster_rows.RECOVERY, Sample(figures={Quantity.SECONDS: seconds}))

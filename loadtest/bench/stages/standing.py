@@ -26,7 +26,7 @@ async def idle(plan: BenchPlan) -> Rounds:
     async with Subject(plan.directory / "milena") as subject:
         await subject.create_topic("quiet", is_durable=True, partitions=_PARTITIONS)
         await asyncio.sleep(SETTLE_S)
-        phases = Phases(subject.cluster)
+        phases = Phases(subject)
         for number in range(plan.rounds):
             await asyncio.sleep(plan.idle_s)
             phase = phases.end("idle")
@@ -57,7 +57,7 @@ async def kafka_idle(plan: BenchPlan) -> Rounds:
         # A connection that sends nothing at first is closed. ApiVersions is the first request of most clients.
         await asyncio.to_thread(_ask_each, clients)
         await asyncio.sleep(SETTLE_S)
-        phases = [Phases(subject.cluster) for subject in (without, listening)]
+        phases = [Phases(subject) for subject in (without, listening)]
         for number in range(plan.rounds):
             await asyncio.sleep(plan.idle_s)
             bare, loaded = (one.end("idle") for one in phases)

@@ -187,7 +187,7 @@ class _Stage:
             await self._wait(lambda: stored_bytes(theirs) >= total, "the follower does not end")
         rate = (total - begun) / (perf_counter() - began_s)
         self._fact("follower", f"{rate / 1e6:,.0f} MB/s of {total / 1e6:,.0f} MB")
-        await self._subject.cluster.wait_ready(self._follower)
+        await self._subject.wait_ready(self._follower)
         async with AdminClient(self._leader.url) as admin:
             await admin.delete_topic(topic)
         await self._wait(lambda: not theirs.exists(), "the follower keeps a deleted topic")
