@@ -13,14 +13,12 @@ A record costs about 15 bytes: a fingerprint of eight, and where it went.
 """
 
 import os
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields
-from operator import attrgetter
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from struct import Struct
 from typing import Self
 
-import msgpack  # type: ignore[import-untyped]  # ships no types
+import msgspec
 from crc32c import crc32c
 
 from loadtest.records.receipts import Fate
@@ -38,8 +36,8 @@ class LedgerError(Exception):
     """A ledger is damaged before its end, or contradicts itself; the message says where."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Opened:
+# The tag of an event is its number in the file, so it never changes.
+class Opened(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag=0):
     """The process started. ``starts`` has, by partition, the first offset that a record of this run may have."""
 
     at_s: float
@@ -48,8 +46,7 @@ class Opened:
     starts: Mapping[int, int]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sent:
+class Sent(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag=1):
     """Records that are about to be sent for the first time. A writer's sequences count from 0 without gaps."""
 
     at_s: float
@@ -59,8 +56,7 @@ class Sent:
     fingerprints: bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settled:
+class Settled(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag=2):
     """The final knowledge about consecutive records of a request that have the same fate.
 
     ``partitions`` and ``offsets`` have an item for each record if the records were acknowledged, else they are empty.
@@ -78,8 +74,7 @@ class Settled:
     offsets: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Failed:
+class Failed(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag=3):
     """A failed attempt at a request; it may have been retried."""
 
     at_s: float
@@ -88,8 +83,7 @@ class Failed:
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Polled:
+class Polled(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag=4):
     """One page that a reader got. If ``is_seek``, the reader chose a new offset for it."""
 
     at_s: float
@@ -104,23 +98,20 @@ class Polled:
     fingerprints: bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Incident:
+class Incident(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag=5):
     """A fault that the test injected into the cluster, such as a kill."""
 
     at_s: float
     text: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stopping:
+class Stopping(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag=6):
     """The users of the process were told to finish their requests and to send no more."""
 
     at_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Spent:
+class Spent(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag=7):
     """The CPU time of the process while its users had work to do; they share a thread and can use at most one core."""
 
     since_s: float
@@ -129,37 +120,13 @@ class Spent:
 
 
 Event = Opened | Sent | Settled | Failed | Polled | Incident | Stopping | Spent
-# A class's index is its tag in the file, so append new classes at the end.
-_KINDS: tuple[type[Event], ...] = (
-    Opened,
-    Sent,
-    Settled,
-    Failed,
-    Polled,
-    Incident,
-    Stopping,
-    Spent,
-)
-
-
-def _getter(names: tuple[str, ...]) -> Callable[[Event], tuple[object, ...]]:
-    get = attrgetter(*names)
-    # With one name, attrgetter returns the value itself and no tuple.
-    return get if len(names) > 1 else lambda event: (get(event),)
-
-
-_NAMES = {kind: tuple(f.name for f in fields(kind)) for kind in _KINDS}
-_TAGS = {kind: tag for tag, kind in enumerate(_KINDS)}
-_GETTERS: dict[type[Event], Callable[[Event], tuple[object, ...]]] = {
-    kind: _getter(names) for kind, names in _NAMES.items()
-}
+_decoder: msgspec.msgpack.Decoder[Event] = msgspec.msgpack.Decoder(Event)
 
 
 def encode_frame(event: Event) -> bytes:
     """Return an event as a frame."""
-    kind = type(event)
-    payload = msgpack.packb((_TAGS[kind], *_GETTERS[kind](event)))
-    return _FRAME.pack(len(payload), crc32c(payload)) + bytes(payload)
+    payload = msgspec.msgpack.encode(event)
+    return _FRAME.pack(len(payload), crc32c(payload)) + payload
 
 
 def decode_payload(payload: bytes) -> Event:
@@ -169,13 +136,8 @@ def decode_payload(payload: bytes) -> Event:
         LedgerError: another version wrote the frame.
     """
     try:
-        tag, *values = msgpack.unpackb(payload, use_list=False, strict_map_key=False)
-        kind: type[Event] = _KINDS[tag]
-        named = dict(zip(_NAMES[kind], values, strict=True))
-        if kind is Settled:
-            named["fate"] = Fate(named["fate"])
-        event: Event = kind(**named)
-    except (ValueError, TypeError, IndexError, msgpack.UnpackException) as error:
+        event: Event = _decoder.decode(payload)
+    except msgspec.DecodeError as error:
         raise LedgerError(f"a frame that this version cannot read: {error}") from error
     return event
 

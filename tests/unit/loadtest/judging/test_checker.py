@@ -1,9 +1,9 @@
 """The judge names every way in which a cluster can break its word, and nothing else."""
 
-from dataclasses import replace
 from random import Random
 
 import pytest
+from msgspec.structs import replace
 
 from loadtest.judging.checker import Checker
 from loadtest.judging.ledger import LedgerError, Sent, Settled
