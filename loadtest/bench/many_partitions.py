@@ -12,7 +12,6 @@ took longer than ``--create-limit``.
 
 import asyncio
 import json
-import os
 import sys
 import tempfile
 import time
@@ -21,6 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import click
+import psutil
 
 from loadtest.bench.measuring.process_cpu import tree_cpu_s
 from loadtest.cluster.local_cluster import LocalCluster, LocalNode
@@ -92,8 +92,7 @@ def _cpu_s(node: LocalNode) -> float:
 
 
 def _rss_mb(node: LocalNode) -> float:
-    status = Path(f"/proc/{node.process.pid}/statm").read_text(encoding="ascii")
-    return int(status.split()[1]) * os.sysconf("SC_PAGE_SIZE") / (1 << 20)
+    return float(psutil.Process(node.process.pid).memory_info().rss / (1 << 20))
 
 
 async def measure(

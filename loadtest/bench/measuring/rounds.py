@@ -7,8 +7,9 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from time import perf_counter, process_time
+
+import psutil
 
 from loadtest.bench.clients.http_load import HttpLoadError
 from loadtest.bench.measuring.process_cpu import tree_cpu_s
@@ -17,7 +18,6 @@ from loadtest.bench.measuring.samples import Rounds, Sample, sample_of
 from milena.errors import ClientError
 
 WARM_UP_S = 0.4
-_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,43 +57,39 @@ def on_a_thread(name: str, turn: Callable[[float], Turn], *, pids: tuple[int, ..
 
 
 class Watch:
-    """Measures the CPU of this process, of some servers and of all others while it is open."""
+    """Measures the CPU of this process, of some servers and of all others, from its creation until ``stop``."""
 
     def __init__(self, pids: Iterable[int]) -> None:
         self._pids = tuple(pids)
-        self._began_s = perf_counter()
-        self._client_s = process_time()
-        self._servers_s = self._servers()
-        self._all_s = machine_cpu_s()
+        self._before = self._now()
+        self.foreign_cpu = 0.0
+        """The CPU use of other processes, in cores; they include the servers of other contenders."""
 
-    def _servers(self) -> float:
-        return sum(map(tree_cpu_s, self._pids))
+    def _now(self) -> tuple[float, float, float, float]:
+        servers_s = sum(map(tree_cpu_s, self._pids))
+        return perf_counter(), process_time(), servers_s, machine_cpu_s()
 
-    @property
-    def client_cpu_s(self) -> float:
-        """Return the CPU seconds of this process."""
-        return process_time() - self._client_s
+    def stop(self) -> None:
+        """End the measurement."""
+        differences = [now - then for now, then in zip(self._now(), self._before, strict=True)]
+        seconds, self._client_s, self._servers_s, all_s = differences
+        self.foreign_cpu = max(0.0, (all_s - self._client_s - self._servers_s) / seconds)
 
-    @property
-    def servers_cpu_s(self) -> float:
-        """Return the CPU seconds of the servers."""
-        return self._servers() - self._servers_s
-
-    @property
-    def foreign_cpu(self) -> float:
-        """Return the CPU use of other processes, in cores; they include the servers of other contenders."""
-        seconds = perf_counter() - self._began_s
-        spent = machine_cpu_s() - self._all_s - self.client_cpu_s - self.servers_cpu_s
-        return max(0.0, spent / seconds)
+    def sample(self, turn: Turn) -> Sample:
+        """Return the sample of a turn that was taken during the measurement."""
+        return sample_of(
+            turn.latencies_s,
+            units=turn.units,
+            seconds=turn.seconds,
+            client_cpu_s=self._client_s,
+            servers_cpu_s=self._servers_s,
+        )
 
 
 def machine_cpu_s() -> float:
-    """Return the busy seconds of all processors of the machine; 0 if unknown."""
-    path = Path("/proc/stat")
-    if not path.exists():
-        return 0.0
-    user, nice, system, _, _, irq, softirq = map(int, path.read_text().split(maxsplit=8)[1:8])
-    return (user + nice + system + irq + softirq) / _TICKS_PER_S
+    """Return the busy seconds of all processors of the machine."""
+    times = psutil.cpu_times()
+    return float(times.user + times.nice + times.system + times.irq + times.softirq)
 
 
 async def alternate(
@@ -135,11 +131,5 @@ async def _take(
     except (HttpLoadError, ClientError, OSError) as error:
         rounds.failures[contender.name] = f"{contender.name}: {error}"
         return None, 0.0
-    sample = sample_of(
-        turn.latencies_s,
-        units=turn.units,
-        seconds=turn.seconds,
-        client_cpu_s=watch.client_cpu_s,
-        servers_cpu_s=watch.servers_cpu_s,
-    )
-    return sample, watch.foreign_cpu
+    watch.stop()
+    return watch.sample(turn), watch.foreign_cpu

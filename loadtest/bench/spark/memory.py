@@ -9,7 +9,6 @@ JVM the heap that is in use after a collection counts. The exit code is 1 if som
 """
 
 import json
-import os
 import statistics
 import sys
 import tempfile
@@ -22,6 +21,7 @@ from threading import Event
 from time import perf_counter
 
 import click
+import psutil
 from pyspark.sql import SparkSession
 
 from loadtest.bench.measuring.process_cpu import tree
@@ -35,7 +35,6 @@ HEAP_SAMPLES = 4
 """Measure the heap only at each fourth sample, because the collection before it halts the JVM."""
 
 JVM, HEAP, WORKERS, NODE = "JVM", "JVM's heap", "Python workers", "node"
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,21 +109,18 @@ def heap_after_collection_mb(spark: SparkSession) -> float:
 def resident_mb() -> dict[str, float]:
     """Return the resident MB of the JVM, of all Python workers, and of all nodes; this process is left out."""
     found: dict[str, float] = {}
-    for process in tree(os.getpid()):
+    for process in tree()[1:]:
         # The process may end while it is measured.
-        with suppress(OSError, ValueError, IndexError):
-            entry = Path("/proc") / str(process)
-            kind = _kind_of((entry / "cmdline").read_bytes().decode(errors="replace"))
-            pages = int((entry / "statm").read_text().split()[1])
-            if process != os.getpid():
-                found[kind] = found.get(kind, 0.0) + pages * _PAGE_BYTES / 1e6
+        with suppress(psutil.Error):
+            kind = _kind_of(process.cmdline())
+            found[kind] = found.get(kind, 0.0) + process.memory_info().rss / 1e6
     return found
 
 
-def _kind_of(line: str) -> str:
-    if "java" in line.split("\0", maxsplit=1)[0]:
+def _kind_of(command: Sequence[str]) -> str:
+    if command and "java" in command[0]:
         return JVM
-    return WORKERS if "pyspark" in line else NODE
+    return WORKERS if any("pyspark" in word for word in command) else NODE
 
 
 @click.command(context_settings={"show_default": True})

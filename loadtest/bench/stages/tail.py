@@ -10,15 +10,16 @@ import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
+
+import psutil
 
 from loadtest.bench.clients.cold_readers import FETCH_BYTES, make_cold, segments_in
 from loadtest.bench.clients.http_load import HttpLoadError
 from loadtest.bench.clients.paced_load import PacedLoad
-from loadtest.bench.measuring.rounds import WARM_UP_S, Watch
-from loadtest.bench.measuring.samples import Rounds, sample_of
+from loadtest.bench.measuring.rounds import WARM_UP_S, Turn, Watch
+from loadtest.bench.measuring.samples import Rounds
 from loadtest.bench.plan import BenchPlan
 from loadtest.bench.rows import reading as reading_rows
 from loadtest.bench.servers.subject import Subject, batch_ask, http_turn
@@ -51,13 +52,11 @@ _BEGUN_BYTES = 8 << 20
 """More than an empty log's file may have: the follower is catching up."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scene:
-    """A situation of the tail. ``turn`` runs it for about some seconds, and notes latencies under both names."""
-
-    acknowledged: str
-    delivered: str
-    turn: Callable[[float], Awaitable[None]]
+Names = tuple[str, str]
+"""The names under which a scene notes acknowledgements and deliveries."""
+ALONE = (reading_rows.TAIL_ACK, reading_rows.TAIL_DELIVERY)
+COLD = (reading_rows.COLD_ACK, reading_rows.COLD_DELIVERY)
+BEHIND = (reading_rows.BEHIND_ACK, reading_rows.BEHIND_DELIVERY)
 
 
 class _Stage:
@@ -103,28 +102,12 @@ class _Stage:
             PacedLoad(self._leader.url, "tail", 0, connections=_PRODUCERS, rate=_RATE, size=SMALL)
         )
 
-    def scenes(self) -> list[Scene]:
-        """Return the three scenes, in the order of the first round."""
-        return [
-            Scene(
-                acknowledged=reading_rows.TAIL_ACK,
-                delivered=reading_rows.TAIL_DELIVERY,
-                turn=self._alone,
-            ),
-            Scene(
-                acknowledged=reading_rows.COLD_ACK,
-                delivered=reading_rows.COLD_DELIVERY,
-                turn=self._cold,
-            ),
-            Scene(
-                acknowledged=reading_rows.BEHIND_ACK,
-                delivered=reading_rows.BEHIND_DELIVERY,
-                turn=self._catch_up,
-            ),
-        ]
+    def scenes(self) -> list[tuple[Names, Callable[[float], Awaitable[None]]]]:
+        """Return the three scenes in the order of the first round; each takes about the given seconds."""
+        return [(ALONE, self._alone), (COLD, self._cold), (BEHIND, self._catch_up)]
 
     async def _alone(self, seconds: float) -> None:
-        async with self._measured(reading_rows.TAIL_ACK, reading_rows.TAIL_DELIVERY):
+        async with self._measured(ALONE):
             await asyncio.sleep(seconds)
 
     async def _cold(self, seconds: float) -> None:
@@ -133,7 +116,7 @@ class _Stage:
         try:
             before = disk_bytes(self._leader)
             began_s = perf_counter()
-            async with self._measured(reading_rows.COLD_ACK, reading_rows.COLD_DELIVERY):
+            async with self._measured(COLD):
                 await asyncio.sleep(seconds)
             output, _ = await readers.communicate(b"")
             took_s = perf_counter() - began_s
@@ -183,7 +166,7 @@ class _Stage:
         self._follower.process.start()
         await self._wait(lambda: stored_bytes(theirs) > _BEGUN_BYTES, "the follower does not begin")
         began_s, begun = perf_counter(), stored_bytes(theirs)
-        async with self._measured(reading_rows.BEHIND_ACK, reading_rows.BEHIND_DELIVERY):
+        async with self._measured(BEHIND):
             await self._wait(lambda: stored_bytes(theirs) >= total, "the follower does not end")
         rate = (total - begun) / (perf_counter() - began_s)
         self._fact("follower", f"{rate / 1e6:,.0f} MB/s of {total / 1e6:,.0f} MB")
@@ -201,30 +184,25 @@ class _Stage:
             await asyncio.sleep(_POLL_S)
 
     @asynccontextmanager
-    async def _measured(self, acknowledged: str, delivered: str) -> AsyncIterator[None]:
+    async def _measured(self, names: Names) -> AsyncIterator[None]:
         """Note the latencies at the tail during the block."""
-        assert self._load is not None, "the load has started"
-        self._load.forget()
+        load = self._load
+        assert load is not None, "the load has started"
+        load.forget()
         watch = Watch(self._subject.pids)
         began_s = perf_counter()
         yield
         seconds = perf_counter() - began_s
-        client_cpu_s, servers_cpu_s = watch.client_cpu_s, watch.servers_cpu_s
-        latencies = {acknowledged: self._load.acknowledged_s, delivered: self._load.delivered_s}
-        self._load.check()
+        watch.stop()
+        measured = (load.acknowledged_s, load.delivered_s)
+        load.check()
         if not self.is_counted:
             return
-        for name, latencies_s in latencies.items():
+        for name, latencies_s in zip(names, measured, strict=True):
             if not latencies_s:
                 raise HttpLoadError(f"{name}: none in {seconds:.1f} s")
-            sample = sample_of(
-                latencies_s,
-                units=len(latencies_s),
-                seconds=seconds,
-                client_cpu_s=client_cpu_s,
-                servers_cpu_s=servers_cpu_s,
-            )
-            self._rounds.note(name, sample)
+            turn = Turn(latencies_s=latencies_s, units=len(latencies_s), seconds=seconds)
+            self._rounds.note(name, watch.sample(turn))
         self._rounds.foreign_cpu = max(self._rounds.foreign_cpu, watch.foreign_cpu)
 
     def _fact(self, name: str, *figures: str) -> None:
@@ -244,22 +222,16 @@ async def tail(plan: BenchPlan) -> Rounds:
         for number in range(-1, plan.rounds):
             stage.is_counted = number >= 0
             scenes = stage.scenes()
-            for scene in scenes if number % 2 == 0 else reversed(scenes):
-                await _take(scene, plan.seconds if number >= 0 else WARM_UP_S, rounds)
+            for names, turn in scenes if number % 2 == 0 else reversed(scenes):
+                if names[0] not in rounds.failures:
+                    try:
+                        await turn(plan.seconds if number >= 0 else WARM_UP_S)
+                    except (HttpLoadError, ClientError, OSError) as error:
+                        rounds.failures |= {name: f"{name}: {error}" for name in names}
                 await asyncio.sleep(_SETTLE_S)
             if number >= 0:
                 plan.say(f"round {number + 1} of {plan.rounds}")
     return rounds
-
-
-async def _take(scene: Scene, seconds: float, rounds: Rounds) -> None:
-    if scene.acknowledged in rounds.failures:
-        return
-    try:
-        await scene.turn(seconds)
-    except (HttpLoadError, ClientError, OSError) as error:
-        for name in (scene.acknowledged, scene.delivered):
-            rounds.failures[name] = f"{name}: {error}"
 
 
 def stored_bytes(folder: Path) -> int:
@@ -269,6 +241,4 @@ def stored_bytes(folder: Path) -> int:
 
 def disk_bytes(node: LocalNode) -> int:
     """Return the bytes that a node has read from the disk so far."""
-    text = Path(f"/proc/{node.process.pid}/io").read_text(encoding="ascii")
-    fields = dict(line.split(": ") for line in text.splitlines())
-    return int(fields["read_bytes"])
+    return int(psutil.Process(node.process.pid).io_counters().read_bytes)
