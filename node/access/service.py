@@ -323,12 +323,20 @@ class AccessService:
     async def remove_acls(self, wanted: Iterable[AclSelection]) -> list[Sequence[Acl]]:
         """Remove the access control entries that pass a filter; return those of each, once."""
         await self.metadata.current_image()
+        # Thousands of filters that each name a resource must not look at all entries each.
+        by_name: dict[str, list[Acl]] = {}
+        for acl in await self.acls(AclSelection()):
+            by_name.setdefault(acl.name, []).append(acl)
         removed: dict[Acl, None] = {}
         found: list[Sequence[Acl]] = []
         for one in wanted:
             # Without a turn for each, thousands of filters that each look at few entries would have the loop alone.
             await one_turn()
-            found.append([acl for acl in await self.acls(one) if acl not in removed])
+            if one.name is None or one.is_match:
+                fitting = await self.acls(one)
+            else:
+                fitting = [acl for acl in by_name.get(one.name, ()) if one.fits(acl)]
+            found.append([acl for acl in fitting if acl not in removed])
             removed |= dict.fromkeys(found[-1])
         every = tuple(removed)
         for start in range(0, len(every), ACLS_PER_REQUEST_MAX):

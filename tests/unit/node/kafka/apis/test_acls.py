@@ -4,7 +4,9 @@ from typing import Any
 
 import pytest
 
+from http_api.access.port import AclSelection
 from node.kafka.apis.items import ITEMS_MAX
+from raft_meta.machine.image import Acl
 from tests.support.clusters.kafka_clients import KafkaClient, client_of
 from tests.support.clusters.nodes import Cluster, cluster_of
 from tests.support.time.virtual_time import virtual
@@ -135,6 +137,29 @@ async def test_many_entries_are_created_and_deleted_by_few_commands() -> None:
         assert cluster.image.acl_count == 0
         # Three for the entries, and three to delete them; a few are the node's own.
         assert len(cluster.log.commands) - before < 20
+
+
+@virtual
+async def test_filters_that_name_a_resource_do_not_look_at_all_entries(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looked_at = 0
+    fits = AclSelection.fits
+
+    def counted(selection: AclSelection, acl: Acl) -> bool:
+        nonlocal looked_at
+        looked_at += 1
+        return fits(selection, acl)
+
+    async with cluster_of(Cluster(node_ids=(1,))) as cluster:
+        client = client_of(cluster.nodes[1])
+        assert await create(client, *[entry(f"t{number}") for number in range(500)]) == [0] * 500
+        monkeypatch.setattr(AclSelection, "fits", counted)
+        filters = [wanted(resource_name_filter=f"t{number}") for number in range(300)]
+        found = await client.call(31, 3, filters=filters)
+        assert {len(row.matching_acls) for row in found.filter_results} == {1}
+        assert cluster.image.acl_count == 200
+        assert looked_at <= 1_000
 
 
 @virtual
