@@ -22,7 +22,7 @@ from milena.model.requests import (
     FetchRequest,
     FetchResult,
     IdempotencyKey,
-    OpenTransaction,
+    OpenTransactions,
     PartitionOffsets,
     ProduceReceipt,
     ProduceRequest,
@@ -206,8 +206,8 @@ class TransactionsPort(Protocol):
             FateUnknownError: it may or may not be aborted; a retry finds out.
         """
 
-    async def open_transactions(self, *, older_than_ms: int) -> Sequence[OpenTransaction]:
-        """Return open transactions as leaders report them, the oldest first. Leaders without a response are left out.
+    async def open_transactions(self, *, older_than_ms: int) -> OpenTransactions:
+        """Return open transactions.
 
         ``older_than_ms``: return only transactions that started at least this long ago.
         """

@@ -85,6 +85,9 @@ OPEN_TRANSACTIONS = answer(
     "OpenTransactions",
     total=TOTAL,
     transactions=listing(OPEN_TRANSACTION, "the oldest first, unless another order is asked for"),
+    silent_nodes=listing(
+        integer(), "who did not answer: transactions that they know of are missing"
+    ),
 )
 
 RECORDS_DELETED = answer(

@@ -16,7 +16,7 @@ from milena.cluster.http import HttpCall, HttpSession, json_of, segment
 from milena.cluster.moves import Move, RequestedMove, planned_moves, running_moves
 from milena.cluster.node_exam import NodeExam, examine, read_metrics
 from milena.cluster.node_metrics import MetricsView
-from milena.cluster.transactions import TransactionView, open_transactions
+from milena.cluster.transactions import TransactionsView, open_transactions
 from milena.cluster.view import ClusterView, NodeView, PartitionView, TopicSizes, TopicView
 from milena.errors import NotNowError, UnexpectedAnswerError
 from milena.fields import AnswerFields, Json, given
@@ -358,7 +358,7 @@ class AdminClient(GroupAdmin, Hinting, hints="Admin"):
         """
         await self._http.delete(f"/v3/clusters/{await self.cluster_id()}/topics/{segment(name)}")
 
-    async def transactions(self, *, older_than_ms: int | None = None) -> list[TransactionView]:
+    async def transactions(self, *, older_than_ms: int | None = None) -> TransactionsView:
         """Return the transactions that leaders hold open, the oldest first."""
         params = given(older_than_ms=None if older_than_ms is None else str(older_than_ms))
         return open_transactions(await self._http.get("/transactions", params))

@@ -33,12 +33,24 @@ class TransactionView:
     parts: tuple[TransactionPart, ...]
 
 
-def open_transactions(answer: Json) -> list[TransactionView]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionsView:
+    """The open transactions, the oldest first. Those that only ``silent_nodes`` know of are missing."""
+
+    transactions: tuple[TransactionView, ...]
+    silent_nodes: tuple[int, ...]
+
+
+def open_transactions(answer: Json) -> TransactionsView:
     """Return the open transactions in a node's response."""
-    return [
-        row.read(
-            TransactionView,
-            parts=tuple(part.read(TransactionPart) for part in row.objects("partitions")),
-        )
-        for row in AnswerFields(answer, "transactions").objects("transactions")
-    ]
+    fields = AnswerFields(answer, "transactions")
+    return TransactionsView(
+        transactions=tuple(
+            row.read(
+                TransactionView,
+                parts=tuple(part.read(TransactionPart) for part in row.objects("partitions")),
+            )
+            for row in fields.objects("transactions")
+        ),
+        silent_nodes=fields.integers("silent_nodes"),
+    )

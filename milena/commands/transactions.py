@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import click
 
-from milena.cluster.transactions import TransactionView
+from milena.cluster.transactions import TransactionsView, TransactionView
 from milena.commands import output
 from milena.commands.options import JSON, NAME, YES, CommandGroup, Duration, Number, confirm
 from milena.commands.target import EXIT_DEGRADED, ClusterTarget
@@ -26,7 +26,9 @@ def transactions() -> None:
 def list_transactions(target: ClusterTarget, older_than_s: float | None, is_json: bool) -> None:
     """List the open transactions, the oldest first."""
     older_than_ms = None if older_than_s is None else round(older_than_s * 1000)
-    _show(target.run(lambda client: client.transactions(older_than_ms=older_than_ms)), is_json)
+    told = target.run(lambda client: client.transactions(older_than_ms=older_than_ms))
+    _warn_of_silent(told)
+    _show(told.transactions, is_json)
 
 
 @transactions.command("describe")
@@ -35,9 +37,11 @@ def list_transactions(target: ClusterTarget, older_than_s: float | None, is_json
 @click.pass_obj
 def describe_transaction(target: ClusterTarget, name: str, is_json: bool) -> None:
     """Show the open transaction ID, a producer's id or name, and what it has written to each partition."""
+    told = target.run(lambda client: client.transactions())
+    _warn_of_silent(told)
     wanted = [
         found
-        for found in target.run(lambda client: client.transactions())
+        for found in told.transactions
         if name in (str(found.producer_id), found.transactional_id)
     ]
     if not wanted:
@@ -59,18 +63,16 @@ def describe_transaction(target: ClusterTarget, name: str, is_json: bool) -> Non
 @JSON
 @click.pass_obj
 def find_hanging(target: ClusterTarget, is_json: bool) -> None:
-    """List transactions that are past their timeout; exit 1 if there are any.
+    """List transactions that are past their timeout; exit 1 if there are any, or if a node does not answer.
 
     Leaders abort these transactions within a second. One that stays is blocked by a partition that cannot be written,
     or by the metadata quorum: milena doctor says which.
     """
-    found = [
-        one
-        for one in target.run(lambda client: client.transactions())
-        if _seconds(one) * 1000 > one.timeout_ms
-    ]
+    told = target.run(lambda client: client.transactions())
+    _warn_of_silent(told)
+    found = [one for one in told.transactions if _seconds(one) * 1000 > one.timeout_ms]
     _show(found, is_json)
-    if found:
+    if found or told.silent_nodes:
         raise click.exceptions.Exit(EXIT_DEGRADED)
 
 
@@ -96,6 +98,14 @@ def abort_transaction(
     )
     target.run(lambda client: client.abort_transaction(producer_id, producer_epoch))
     output.show(is_json, {"aborted": name}, f"aborted transaction {name}")
+
+
+def _warn_of_silent(told: TransactionsView) -> None:
+    if told.silent_nodes:
+        click.echo(
+            f"no answer from nodes {output.ids(told.silent_nodes)}: transactions that only they know of are missing",
+            err=True,
+        )
 
 
 def _show(found: Sequence[TransactionView], is_json: bool) -> None:

@@ -410,3 +410,12 @@ class OpenTransaction:
     """``open``, or ``ending``: decided, but its marker is not in the partition yet."""
     producer_name: str | None
     """The transactional id; None for a transaction in one request, or if it is not known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenTransactions:
+    """The open transactions, as leaders report them, the oldest first."""
+
+    found: Sequence[OpenTransaction]
+    silent_nodes: Sequence[int]
+    """Brokers that may know more, and did not answer."""

@@ -3,7 +3,7 @@
 import { path, post } from "./api.js";
 import { isLate } from "./health.js";
 import { PagedFilter, PagedTable, usePaged } from "./paged.js";
-import { duration, number, time } from "./text.js";
+import { duration, number, plural, time } from "./text.js";
 import { Badge, Danger, Head, Name, Topic, href, html } from "./ui.js";
 
 const idOf = (t) => `${t.producer_id}:${t.producer_epoch}`;
@@ -12,7 +12,7 @@ const NAMED = 5; // Partitions of a transaction that are shown.
 
 export function Transactions({ query }) {
   const paged = usePaged("transactions", ["transactions"], query, { more: { partitions: NAMED } });
-  const { total = 0, transactions = [] } = paged.data ?? {};
+  const { total = 0, transactions = [], silent_nodes = [] } = paged.data ?? {};
   return html`<${Head} title="Transactions" calls=${[paged.path]} />
     <div class="tools"><${PagedFilter} label="Filter" paged=${paged} count=${total} /></div>
     <${PagedTable} caption="Open transactions" paged=${paged} rows=${transactions} total=${total} keyOf=${idOf} empty=${paged.asked.contains ? "No open transaction matches." : "No transaction is open."} columns=${[
@@ -24,6 +24,7 @@ export function Transactions({ query }) {
       { head: "Timeout", num: true, cell: (t) => duration(t.timeout_ms), by: "timeout" },
       { head: "Blocks, from offset", cell: holdsUp, by: "partitions" },
     ]} />
+    ${silent_nodes.length > 0 && html`<p class="box warn">${plural(silent_nodes.length, "node")} did not respond (${silent_nodes.join(", ")}): transactions that only they know of are missing.</p>`}
     <p class="dim">Readers of committed records stop at the first offset of a partition's open transactions.</p>
     ${transactions.length > 0 && html`<section><h2>Change it</h2><div class="actions">
       ${transactions.map((t) => html`<${Abort} key=${idOf(t)} transaction=${t} onDone=${paged.again} />`)}

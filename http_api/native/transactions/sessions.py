@@ -190,10 +190,10 @@ async def list_transactions(call: Call) -> web.Response:
     age_ms, key, page = OLDER_THAN_MS.read(query), SORT.read(query), RowPage.of(query)
     partitions_max = PARTITIONS.read(query)
     grouped: dict[tuple[int, int], list[OpenTransaction]] = {}
-    open_ones = await call.ports.transactions.open_transactions(older_than_ms=age_ms)
+    told = await call.ports.transactions.open_transactions(older_than_ms=age_ms)
     is_seen = call.rights.seen(ResourceType.TOPIC)
     is_name_seen = call.rights.seen(ResourceType.TRANSACTIONAL_ID)
-    for found in open_ones:
+    for found in told.found:
         if not is_seen(found.topic):
             continue
         name = found.producer_name
@@ -207,6 +207,7 @@ async def list_transactions(call: Call) -> web.Response:
         {
             "total": len(rows),
             "transactions": [_row(row, partitions_max) for row in page.cut(rows, key)],
+            "silent_nodes": told.silent_nodes,
         }
     )
 

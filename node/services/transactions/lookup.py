@@ -23,7 +23,7 @@ from milena.model.errors import (
     NotReadyError,
     TooManyRequestsError,
 )
-from milena.model.requests import OpenTransaction, ProduceRequest
+from milena.model.requests import OpenTransaction, OpenTransactions, ProduceRequest
 from milena.model.turns import one_turn
 from node.config.budgets import ANSWER_MS, READ_LEADER_WAIT_MS, RETRY_MS
 from node.context import NodeContext
@@ -204,23 +204,32 @@ class TransactionLookup:
             self._tell_keyed,
         )
 
-    async def open_transactions(self) -> Sequence[OpenTransaction]:
+    async def open_transactions(self) -> OpenTransactions:
         """Return the transactions without a committed marker, as reported by all leaders that answer, oldest first."""
         image = self._node.metadata.image
         others = [b for b in image.live_brokers() if b != self._node.metadata.node_id]
         answers = await asyncio.gather(*(self._ask_open(broker_id) for broker_id in others))
+        silent = {
+            broker_id for broker_id, rows in zip(others, answers, strict=True) if rows is None
+        }
+        for state in image.partitions.values():
+            if state.leader is None:
+                silent.update(state.isr)  # any of them may lead it again
         rows = [(self._node.metadata.node_id, row) for row in self._open_here()]
         rows += [
             (broker_id, row)
             for broker_id, found in zip(others, answers, strict=True)
-            for row in found
+            for row in found or ()
         ]
         rows.sort(key=lambda told: (told[1].began_ms, astuple(told[1])))
-        return [
-            described
-            for leader, row in rows
-            if (described := self._describe(leader, row)) is not None
-        ]
+        return OpenTransactions(
+            found=[
+                described
+                for leader, row in rows
+                if (described := self._describe(leader, row)) is not None
+            ],
+            silent_nodes=sorted(silent),
+        )
 
     def _describe(self, leader: int, row: OpenTransactionRow) -> OpenTransaction | None:
         image = self._node.metadata.image
@@ -245,7 +254,7 @@ class TransactionLookup:
             producer_name=None if producer is None else producer.name,
         )
 
-    async def _ask_open(self, broker_id: int) -> tuple[OpenTransactionRow, ...]:
+    async def _ask_open(self, broker_id: int) -> tuple[OpenTransactionRow, ...] | None:
         try:
             answer = await ask(
                 self._node.peers,
@@ -256,7 +265,7 @@ class TransactionLookup:
             )
         except MilenaError as error:
             logger.info("open transactions unknown broker_id=%d: %s", broker_id, error)
-            return ()
+            return None
         return answer.rows
 
     async def _of_leader(

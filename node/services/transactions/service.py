@@ -51,7 +51,7 @@ from milena.model.requests import (
     Acks,
     BatchReceipt,
     GroupOffsets,
-    OpenTransaction,
+    OpenTransactions,
     ProduceRequest,
     ProducerTransaction,
     TransactionCommit,
@@ -588,11 +588,11 @@ class TransactionService:
         )
         return TransactionEnded(next_epoch=next_epoch, is_visible=is_visible)
 
-    async def open_transactions(self, *, older_than_ms: int) -> Sequence[OpenTransaction]:
+    async def open_transactions(self, *, older_than_ms: int) -> OpenTransactions:
         """Return the transactions that have been open for at least ``older_than_ms``, the oldest first."""
         before_ms = self.node.clock.wall_ms() - older_than_ms
-        found = await self.lookup.open_transactions()
-        return [one for one in found if one.began_ms <= before_ms]
+        told = await self.lookup.open_transactions()
+        return replace(told, found=[one for one in told.found if one.began_ms <= before_ms])
 
     async def _extent(self, written: WrittenExtent) -> TransactionExtent:
         topic = await self.topic_to_write(written.topic, written.partition, may_create=False)

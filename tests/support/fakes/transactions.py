@@ -3,7 +3,6 @@
 Uncommitted writes are visible to readers, because no test of this fake reads them.
 """
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -18,6 +17,7 @@ from milena.model.errors import (
 from milena.model.requests import (
     Acks,
     OpenTransaction,
+    OpenTransactions,
     ProduceRequest,
     ProducerTransaction,
     TransactionCommit,
@@ -42,6 +42,7 @@ class FakeTransactions:
         self.commits: list[TransactionCommit] = []
         self.aborts: list[tuple[ProducerTransaction, int]] = []
         self.open: list[OpenTransaction] = []
+        self.silent: list[int] = []
         self.is_visible = True
         self._epochs: dict[int, int] = {}
         self._was_committed: dict[tuple[int, int], bool] = {}
@@ -104,9 +105,9 @@ class FakeTransactions:
             raise TransactionCommittedError("The transaction was committed, and stays so.")
         return self._ended(transaction)
 
-    async def open_transactions(self, *, older_than_ms: int) -> Sequence[OpenTransaction]:
+    async def open_transactions(self, *, older_than_ms: int) -> OpenTransactions:
         self._node.fail("open_transactions")
-        return self.open
+        return OpenTransactions(found=self.open, silent_nodes=self.silent)
 
     def _end(self, transaction: ProducerTransaction, *, is_commit: bool) -> bool:
         """End a transaction, unless it has ended; return whether it is committed."""

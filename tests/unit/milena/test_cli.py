@@ -629,6 +629,18 @@ async def test_who_cannot_be_asked_reads_first_that_nothing_was_done(api, milena
     assert not [request for request in api.requests if request[0] == "DELETE"]
 
 
+@pytest.mark.parametrize("silent", [[], [2, 3]])
+async def test_open_transactions_say_which_nodes_may_know_more(api, milena, silent):
+    api.answer = 200, {"total": 0, "transactions": [], "silent_nodes": silent}
+    code, out, err = await milena("transactions", "list", "--json")
+    assert (code, json.loads(out)) == (0, [])
+    assert ("no answer from nodes 2,3" in err) is bool(silent)
+    code, _, err = await milena("transactions", "find-hanging")
+    assert code == bool(silent)
+    assert "no transactions" in err
+    assert ("no answer from nodes 2,3" in err) is bool(silent)
+
+
 @pytest.mark.parametrize(
     ("words", "session_ms"), [((), 45_000), (("--session-timeout", "7.5"), 7_500)]
 )

@@ -4,7 +4,7 @@ Every response is checked at once against the decisions of the cluster and again
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from http_api.ports.node import Ports
@@ -255,12 +255,12 @@ class TransactionalReaders(TopicClients):
 
     async def _ask_for_open(self, node: "NodeProcess") -> None:
         try:
-            rows: Sequence[object] = await node.ask(
+            told = await node.ask(
                 lambda ports: ports.transactions.open_transactions(older_than_ms=0)
             )
         except MilenaError:
             return
-        self.most_open = max(self.most_open, len(rows))
+        self.most_open = max(self.most_open, len(told.found))
 
     async def _delete(self) -> None:
         """Delete records below a decided offset."""

@@ -321,7 +321,10 @@ class TestSessions:
                 topic="u", partition=0, producer_id=1, first_offset=2, began_ms=12, **common
             ),
         ]
-        (row,) = (await api.get("/transactions")).json["transactions"]
+        api.node.transactions.silent = [3]
+        answer = (await api.get("/transactions")).json
+        assert answer["silent_nodes"] == [3]
+        (row,) = answer["transactions"]
         assert (row["transactional_id"], row["began_ms"], row["state"]) == ("me", 10, "open")
         assert [part["first_offset"] for part in row["partitions"]] == [4, 2]
 

@@ -552,7 +552,7 @@ class TestBesideHttp:
         async with sessions() as (cluster, tx):
             await tx.add(0)
             await tx.send("a")
-            (row,) = await cluster.nodes[3].transactions.open_transactions(older_than_ms=0)
+            (row,) = (await cluster.nodes[3].transactions.open_transactions(older_than_ms=0)).found
             assert (row.producer_name, row.records, row.state) == ("tx", 1, "open")
             found = ProducerTransaction(
                 producer_id=row.producer_id,

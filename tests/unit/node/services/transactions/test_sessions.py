@@ -1,6 +1,7 @@
 """Rules of transactions that clients write step by step: what a commit names counts, once, and nothing else."""
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -32,7 +33,7 @@ from milena.model.requests import (
     ProducerTransaction,
 )
 from node.services.log_ends import LogEnds
-from node.services.messages import OpenTransactionAnswer
+from node.services.messages import OPEN_TRANSACTIONS, OpenTransactionAnswer
 from node.services.transactions import service as transaction_service
 from raft_meta.machine import producers
 from raft_meta.machine import transactions as machine_transactions
@@ -443,10 +444,10 @@ class TestSessions:
             end = await send(cluster, 1, one, "t", "slow")
             assert [
                 (o.topic, o.records, o.state)
-                for o in await service.open_transactions(older_than_ms=0)
+                for o in (await service.open_transactions(older_than_ms=0)).found
             ] == [("t", 1, "open")]
             await after(4_000)
-            assert list(await service.open_transactions(older_than_ms=0)) == []
+            assert (await service.open_transactions(older_than_ms=0)).found == []
             with pytest.raises(TransactionAbortedError):
                 await service.commit(commit_of(one, ("t", end, 1)))
             await cluster.nodes[1].write("t", "on")
@@ -461,8 +462,29 @@ class TestSessions:
             ]
             await asyncio.gather(*(send(cluster, 1, one, "t", "x") for one in sessions))
             told = await cluster.nodes[2].transactions.open_transactions(older_than_ms=0)
-            assert len({row.began_ms for row in told}) == 1
-            assert [row.producer_name for row in told] == ["a", "b"]
+            assert len({row.began_ms for row in told.found}) == 1
+            assert [row.producer_name for row in told.found] == ["a", "b"]
+
+    @virtual
+    async def test_a_list_says_which_nodes_may_know_more(self) -> None:
+        async with cluster_of() as cluster:
+            await two_topics(cluster)
+            await cluster.create("alone", (3,))
+            node = cluster.nodes[2].transactions
+            one = await node.begin("me", timeout_ms=600_000)
+            await send(cluster, 2, one, "t", "x")
+
+            async def told() -> tuple[int, Sequence[int]]:
+                found = await node.open_transactions(older_than_ms=0)
+                return len(found.found), found.silent_nodes
+
+            assert await told() == (1, [])
+            cluster.network.lose_answers_to.add((2, OPEN_TRANSACTIONS.name))
+            assert await told() == (0, [1, 3])
+            cluster.network.lose_answers_to.clear()
+            await cluster.kill(3)
+            await cluster.until(lambda: not cluster.is_led("alone"))
+            assert await told() == (1, [3])
 
     @virtual
     async def test_numbered_batches_are_recognised_and_must_be_of_its_producer(self) -> None:
@@ -622,7 +644,7 @@ class TestBehind:
             await send(cluster, asked, one, "t", "in it")
             await cluster.nodes[1].write("t", "behind")
             states = set()
-            while told := await node.transactions.open_transactions(older_than_ms=0):
+            while told := (await node.transactions.open_transactions(older_than_ms=0)).found:
                 states.update((row.state, row.first_offset, row.records) for row in told)
                 assert [row.producer_name for row in told] == ["me"]
                 await after(0.1)
