@@ -427,8 +427,7 @@ class PartitionLog:
         """Return whole batches as stored, from the batch that holds ``offset`` on; empty at the log end.
 
         The result has at most ``max_bytes``, except that the first batch is returned whatever its size. Batches that
-        start at or above ``end_offset`` (None: the log end) are left out. The result ends at the end of a segment; read
-        again from there.
+        start at or above ``end_offset`` (None: the log end) are left out.
 
         Raises:
             OffsetOutOfRangeError: below the log start or above the log end.

@@ -12,7 +12,7 @@ from milena.disk.files import Buffer, File
 from milena.model.batch.decode import decode_columns, iterate_headers, offsets_of, timestamps_of
 from milena.model.batch.encode import encode_filler
 from milena.model.batch.header import CONTROL_BIT, HEADER_BYTES, BatchHeader
-from milena.model.errors import OffsetOutOfRangeError
+from milena.model.errors import CorruptLogError, OffsetOutOfRangeError
 from storage.segments.segment import Segment
 from storage.segments.table import SegmentTable
 from storage.state.transactions import AbortedRange, Identity, is_aborted
@@ -52,7 +52,7 @@ def read_span(
     end_offset: int | None,
     is_cached: bool,
 ) -> bytes | None:
-    """Return whole batches as stored in one segment, from the batch that holds ``offset`` on; see ``PartitionLog``.
+    """Return whole batches as stored, from the batch that holds ``offset`` on; see ``PartitionLog``.
 
     Args:
         table: the log's segments.
@@ -71,15 +71,37 @@ def read_span(
     end = bounds.end if end_offset is None else min(end_offset, bounds.end)
     if offset >= end:
         return b""
-    if is_cached and not table.find(offset).has_index:
-        return None
-    segment, file = _pin(table, bounds, offset)
-    try:
-        span = segment.read(file, offset, max_bytes=max_bytes, end_offset=end, is_cached=is_cached)
-    finally:
-        segment.unpin()
-    table.note_use(segment)
-    return span
+    spans: list[bytes] = []
+    left = max_bytes
+    while True:
+        if is_cached and not table.find(offset).has_index:
+            return None
+        try:
+            segment, file = _pin(table, bounds, offset)
+            try:
+                found = segment.read(
+                    file, offset, max_bytes=left, end_offset=end, is_cached=is_cached
+                )
+            finally:
+                segment.unpin()
+        except (CorruptLogError, OffsetOutOfRangeError):
+            if spans:
+                break  # the response ends before the damage, which the next read reports
+            raise
+        table.note_use(segment)
+        if found is None:
+            return None
+        span, is_to_end = found
+        if spans and len(span) > left:
+            # The first batch of this segment, which is returned whatever its size, does not fit behind the others.
+            break
+        spans.append(span)
+        left -= len(span)
+        offset = segment.next_offset
+        # A reader takes a response that is not full for all that there is, so it must not end where a segment ends.
+        if not is_to_end or offset >= end or left <= HEADER_BYTES:
+            break
+    return spans[0] if len(spans) == 1 else b"".join(spans)
 
 
 def _pin(table: SegmentTable, bounds: Bounds, offset: int) -> tuple[Segment, File]:

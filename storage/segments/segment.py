@@ -387,8 +387,10 @@ class Segment:
         max_bytes: int,
         end_offset: int,
         is_cached: bool,
-    ) -> bytes | None:
-        """Return whole batches from the one that holds ``offset`` on; None if ``is_cached`` and the disk is needed.
+    ) -> tuple[bytes, bool] | None:
+        """Return whole batches from the one that holds ``offset`` on, and whether they reach the segment's end.
+
+        None if ``is_cached`` and the disk is needed.
 
         Args:
             file: result of ``pin``.
@@ -543,6 +545,11 @@ class _Window:
             )
         return content
 
+    def read_batches(self, start: int, end: int) -> tuple[bytes, bool] | None:
+        """Return the bytes as ``read`` does, and whether they reach the segment's end."""
+        content = self.read(start, end)
+        return None if content is None else (content, end == self.size)
+
     def load(self, start: int, end: int) -> bool:
         """Load the chunk from ``start`` to ``end``; False if ``is_cached`` and it is not in the page cache."""
         chunk = self.read(start, min(end, self.size))
@@ -584,7 +591,7 @@ class _Window:
 
 def _read_recent(
     window: _Window, offsets: "array[int]", positions: "array[int]", wish: _Wish
-) -> bytes | None:
+) -> tuple[bytes, bool] | None:
     """Read a part of the segment for which the position of every batch is in memory."""
     count = len(positions)
     first = bisect_right(offsets, wish.offset, 0, count) - 1
@@ -599,10 +606,10 @@ def _read_recent(
             end = positions[fitting]
         elif first + 1 < count:
             end = min(positions[first + 1], window.size)
-    return window.read(start, end)
+    return window.read_batches(start, end)
 
 
-def _read_sparse(window: _Window, index: SegmentIndex, wish: _Wish) -> bytes | None:
+def _read_sparse(window: _Window, index: SegmentIndex, wish: _Wish) -> tuple[bytes, bool] | None:
     """Read from the nearest index entry on; walk headers to find both ends."""
     entry = index.floor(wish.offset)
     near = index.positions[entry]
@@ -612,7 +619,7 @@ def _read_sparse(window: _Window, index: SegmentIndex, wish: _Wish) -> bytes | N
     if start is None:
         return None
     end = _walk_end(window, index, start, wish)
-    return None if end is None else window.read(start, end)
+    return None if end is None else window.read_batches(start, end)
 
 
 def _first_chunk_end(window: _Window, index: SegmentIndex, entry: int, wish: _Wish) -> int:

@@ -49,6 +49,20 @@ def counted_barriers(cluster: Cluster, node_id: int) -> list[int]:
     return found
 
 
+@virtual
+async def test_a_response_does_not_end_where_a_segment_ends() -> None:
+    async with cluster_of() as cluster:
+        await cluster.create("t", (1, 2, 3), segment_bytes="65536")
+        values = [letter * 40_000 for letter in "abcdef"]
+        for value in values:
+            await cluster.nodes[1].write("t", value)
+        for node in cluster.nodes.values():
+            (runner,) = node.replicas
+            assert len(runner.log.state.table.segments) > 2
+            assert values_of((await node.fetch("t", 0)).batches) == values
+            assert values_of((await node.fetch("t", -3)).batches) == values[3:]
+
+
 class TestWhoAnswers:
     @virtual
     async def test_a_follower_answers_below_its_own_high_watermark(self) -> None:

@@ -122,7 +122,7 @@ def test_readers_of_old_segments_go_on(files):
     file = old.pin()
     assert compact(log)
     assert old.is_replaced
-    span = old.read(file, 0, max_bytes=1 << 20, end_offset=1000, is_cached=False)
+    span, _ = old.read(file, 0, max_bytes=1 << 20, end_offset=1000, is_cached=False)
     assert len(span) == old.size_bytes
     old.unpin()
     assert file.is_closed

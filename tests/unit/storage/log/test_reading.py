@@ -7,8 +7,9 @@ import pytest
 from milena.model.batch.encode import encode_batch
 from milena.model.batch.header import decode_header
 from milena.model.columns import RecordColumns
-from milena.model.errors import OffsetOutOfRangeError
+from milena.model.errors import CorruptLogError, OffsetOutOfRangeError
 from milena.model.types import TimestampType
+from storage.log.reader import end_of_span
 from storage.segments.segment import LOG_SUFFIX, offset_name
 from tests.support.disk.log_model import DIRECTORY, make_batch, open_log, read_all, read_batches
 from tests.support.disk.memory_files import MemoryFiles
@@ -50,6 +51,35 @@ def test_a_span_is_the_same_in_one_piece(log):
         assert log.read_span(offset, max_bytes=900) == b"".join(batches)
         offset = decode_header(batches[-1]).next_offset
     assert log.read_span(60, max_bytes=900) == b""
+
+
+@pytest.mark.parametrize("is_cached", [False, True])
+def test_a_read_goes_on_in_the_next_segments(files, log, is_cached):
+    fill(log, 30)
+    assert len(log.state.table.segments) > 3
+    read = log.read_span_cached if is_cached else log.read_span
+    everything = b"".join(read_batches(log, 0, max_bytes=1 << 20))
+    size = len(everything) // 30
+    assert read(0, max_bytes=1 << 20) == everything
+    for first in range(30):
+        for count in (1, 2, 7, 12):
+            for slack in (0, size - 1):
+                span = read(2 * first, max_bytes=count * size + slack)
+                assert span == everything[first * size : (first + count) * size], (first, count)
+    assert read(0, max_bytes=1 << 20, end_offset=41) == everything[: 21 * size]
+
+
+def test_a_read_ends_before_a_damaged_segment(files, log):
+    fill(log, 30)
+    log.flushing.sync_all()
+    log.checkpointing.run(0, is_forced=True)
+    log = open_log(files, is_listed=False, was_clean=True)
+    first, second = log.state.table.segments[:2]
+    path = f"{DIRECTORY}/{offset_name(second.base_offset, LOG_SUFFIX)}"
+    files.flip_bit(path, 4)
+    assert end_of_span(log.read_span(0, max_bytes=1 << 20)) == first.next_offset
+    with pytest.raises(CorruptLogError):
+        log.read_span(first.next_offset, max_bytes=1 << 20)
 
 
 def test_a_read_out_of_range_says_what_the_range_is(log):

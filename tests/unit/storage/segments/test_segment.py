@@ -5,6 +5,7 @@ import pytest
 import storage.segments.segment
 from milena.model.batch.header import decode_header
 from milena.model.errors import CorruptBatchError, CorruptLogError, DiskFullError
+from storage.log.reader import end_of_span
 from storage.segments.segment import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
@@ -57,9 +58,13 @@ def reopened(files, segment):
 def read(segment, offset, *, max_bytes=1 << 20, end_offset=1 << 40, is_cached=False):
     file = segment.pin()
     try:
-        return segment.read(
+        found = segment.read(
             file, offset, max_bytes=max_bytes, end_offset=end_offset, is_cached=is_cached
         )
+        if found is None:
+            return None
+        assert found[1] == (end_of_span(found[0]) == segment.next_offset)
+        return found[0]
     finally:
         segment.unpin()
 
