@@ -284,7 +284,7 @@ class PartitionLog:
         for header, chunks in stamped:
             plan.add(header, *chunks)
         self._append(plan)
-        # A read never crosses the end of a segment, so the tail holds only the batches in the last segment.
+        # The tail holds the batches of the last segment only. Who needs those before, too, reads the files.
         if sum(header.batch_bytes for header, _ in stamped) <= TAIL_BYTES_MAX:
             self.state.tail = tail_of(plan.runs[-1])
         else:
