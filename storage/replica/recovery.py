@@ -173,8 +173,7 @@ class _Recovery:
     # Steps, in order.
 
     def _recover(self) -> None:
-        # A file is written as .tmp and renamed when it is complete. So a file with this name is incomplete.
-        self._remove_temporary_files()
+        self._remove_leftovers()
         # Finish swaps before the segments are listed. An unfinished swap may have removed segments already, and its new
         # segment does not have its final name yet.
         finish_swaps(self._replica)
@@ -196,9 +195,11 @@ class _Recovery:
             write_truncated_epochs(self._replica, self._epochs)
             self._replica.store_meta(replace(self._replica.meta, change=None))
 
-    def _remove_temporary_files(self) -> None:
+    def _remove_leftovers(self) -> None:
+        # A file is written as .tmp and renamed when it is complete. So a file with this name is incomplete. Earlier
+        # releases wrote a second index file for each segment (.timeindex), which nothing else would remove.
         for name in self._files.list_directory(self._replica.directory):
-            if name.endswith(".tmp"):
+            if name.endswith((".tmp", ".timeindex")):
                 self._files.remove(self._replica.path(name))
 
     def _restart_at(self, offset: int) -> None:

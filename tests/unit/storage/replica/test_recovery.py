@@ -401,9 +401,12 @@ def test_other_files_in_the_folder_are_left_alone_and_temporary_ones_go():
     model = filled()
     model.files.write_atomically(f"{DIRECTORY}/notes", b"mine")
     model.files.open(f"{DIRECTORY}/half.tmp", create=True)
+    former = f"{DIRECTORY}/{0:020}.timeindex"
+    model.files.write_atomically(former, b"of an earlier release")
     model.kill()
     assert model.files.exists(f"{DIRECTORY}/notes")
     assert not model.files.exists(f"{DIRECTORY}/half.tmp")
+    assert not model.files.exists(former)
 
 
 # Damage below the recovery point.
