@@ -5,7 +5,7 @@
     leader-epochs           start offset of each epoch (``storage.state.leader_epochs``)
     <20 digits>.log         batches from this offset on (``storage.segments.segment``)
     <20 digits>.index       a hint, rebuilt from the log if it does not match (``storage.segments.index``)
-    <20 digits>.producers   the writers' state after all batches below this offset (``storage.state.producer_state``)
+    <20 digits>.producers   the writers' state after all batches below this offset (``storage.state.writer_snapshot``)
     compaction              how far the log was compacted (``storage.compaction.mark``)
     *.cleaned, *.swap       segments with which compaction is about to replace others (``segment_swap``)
 
