@@ -14,6 +14,7 @@ from storage.state.sealed import seal, unseal
 from storage.state.writer_snapshot import decode_snapshot, encode_snapshot
 
 _MAGIC = b"MCM1"
+_NO_HORIZON = -1
 
 
 class CompactionMark(NamedTuple):
@@ -31,11 +32,11 @@ def read_mark(replica: ReplicaFiles) -> tuple[CompactionMark, WriterState]:
     writers = WriterState()
     try:
         content = replica.files.read_bytes(replica.path(COMPACTION_NAME))
-        mark, snapshot = unseal(_MAGIC, content, tuple[CompactionMark, bytes])
+        clean_end, horizon_ms, snapshot = unseal(_MAGIC, content, tuple[int, int, bytes])
         writers.install(decode_snapshot(snapshot))
     except (FileNotFoundError, CorruptLogError):
         return NOTHING_COMPACTED, WriterState()
-    return mark, writers
+    return CompactionMark(clean_end, None if horizon_ms == _NO_HORIZON else horizon_ms), writers
 
 
 def write_mark(replica: ReplicaFiles, mark: CompactionMark, writers: WriterState) -> None:
@@ -44,10 +45,11 @@ def write_mark(replica: ReplicaFiles, mark: CompactionMark, writers: WriterState
     Raises:
         DiskFailedError: stop the process.
     """
+    horizon_ms = _NO_HORIZON if mark.horizon_ms is None else mark.horizon_ms
     snapshot = encode_snapshot(writers.freeze(mark.clean_end))
     try:
         replica.files.write_atomically(
-            replica.path(COMPACTION_NAME), seal(_MAGIC, (mark, snapshot))
+            replica.path(COMPACTION_NAME), seal(_MAGIC, (mark.clean_end, horizon_ms, snapshot))
         )
     except DiskFullError:
         remove_mark(replica)

@@ -7,8 +7,10 @@ import pytest
 
 from milena.model.batch.header import decode_header
 from milena.model.types import ReplicaHealth
-from storage.compaction.mark import CompactionMark, write_mark
+from storage.compaction.mark import CompactionMark, read_mark, write_mark
 from storage.state.producer_state import WriterState
+from storage.state.sealed import seal
+from storage.state.writer_snapshot import encode_snapshot
 from tests.support.disk.compacted_log import (
     COMPACTED,
     append,
@@ -110,6 +112,16 @@ def test_a_mark_of_another_log_is_removed(files, log):
     again = open_log(files, config=COMPACTED, was_clean=True)
     assert again.compaction.clean_end == 0
     assert not files.exists(path), "it would fit once the log has grown"
+
+
+@pytest.mark.parametrize(("horizon_ms", "stored"), [(None, -1), (NOW_MS, NOW_MS)])
+def test_the_file_of_a_mark_is_that_of_earlier_releases(files, log, horizon_ms, stored):
+    """Otherwise an upgrade would compact all logs again, from their beginning."""
+    mark, writers = CompactionMark(5, horizon_ms), WriterState()
+    write_mark(log.replica, mark, writers)
+    content = seal(b"MCM1", [5, stored, encode_snapshot(writers.freeze(5))])
+    assert files.read_bytes(f"{DIRECTORY}/compaction") == content
+    assert read_mark(log.replica)[0] == mark
 
 
 # While others use the log.
