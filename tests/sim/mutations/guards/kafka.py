@@ -230,6 +230,14 @@ KAFKA: tuple[Mutation, ...] = (
         by="tests/unit/node/kafka/test_forwarding.py",
     ),
     Mutation(
+        name="kafka-behind-own",
+        guard="a node passes no batch on to a new leader before one that it appended itself is decided",
+        module="node.kafka.forwarding",
+        old="            answer = asyncio.ensure_future(found.answer)\n",
+        new="            return found\n",
+        by="tests/unit/node/kafka/test_forwarding.py",
+    ),
+    Mutation(
         name="kafka-settles",
         guard="a node rests while a response waits for the one before it",
         module="node.kafka.connection",
