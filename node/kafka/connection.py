@@ -12,9 +12,10 @@ Hostile input. A malformed frame ends this connection, and nothing else. So does
 not expect; it is reported (``contained``).
 
 Strangers. While the cluster asks for credentials and the client has sent no good ones, only the APIs that authenticate
-it are served. Its frames are short, come one at a time, have a bound of their own over all strangers, and must lead to
-good credentials within ``KafkaPatience.handshake_s``. In each turn of the event loop, one request of all strangers
-starts, so clients that are let in do not wait for a thousand strangers.
+it are served. Its frames are short. At most ``IN_WORK_MAX`` of them may come at once, and the node reads no more until
+they are answered. They have a bound of their own over all strangers, and must lead to good credentials within
+``KafkaPatience.handshake_s``. In each turn of the event loop, one request of all strangers starts, so clients that are
+let in do not wait for a thousand strangers.
 """
 
 import asyncio
@@ -136,7 +137,7 @@ class KafkaConnection(asyncio.Protocol):
 
     Invariants:
         ``_unanswered`` has the requests that started, in their order; ``_waiting`` has the frames behind them.
-        A task runs exactly while there are frames in ``_waiting`` or requests that it has started are not pipelined.
+        A task runs exactly while there are frames in ``_waiting``, or a request that is not pipelined is in work.
     """
 
     def __init__(self, context: ListenerContext, address: Callable[[], KafkaAddress]) -> None:
