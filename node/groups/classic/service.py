@@ -396,7 +396,8 @@ def _judged(
         topic, key = image.topic(row.topic), (row.topic, row.partition)
         topic_id = topic_id_of(row)
         if topic is None or not topic.topic_id.startswith(topic_id):
-            refused[key] = TopicNotFoundError(f"there is no topic {row.topic!r} {topic_id}")
+            which = f" whose id begins with {topic_id}" if topic_id else ""
+            refused[key] = TopicNotFoundError(f"there is no topic {row.topic!r}{which}")
             continue
         if not 0 <= row.partition < topic.partition_count:
             refused[key] = PartitionNotFoundError(
