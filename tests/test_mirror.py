@@ -23,7 +23,6 @@ UNTESTED = frozenset(
         "examples.weblog.error_rates",
         "examples.weblog.hours",
         "http_api.access.hosts",
-        "http_api.access.port",
         "http_api.access.rights",
         "http_api.describing.error_sets",
         "http_api.formats.framing",
