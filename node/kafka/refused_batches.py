@@ -47,12 +47,23 @@ class RefusedBatches:
     )
     """A ``RefusedBatch`` up to its sequence, and the principal → the sequence, and when it was refused first."""
 
-    def __len__(self) -> int:
-        return len(self._kept)
+    _noted_ms: MonotonicMs = field(default=MonotonicMs(0))
+    """When a batch was noted for the last time."""
+
+    def may_keep_back(self, now_ms: MonotonicMs) -> bool:
+        """Return whether a batch may have to come before others.
+
+        If the last one was noted ``KEPT_MS`` ago, all are forgotten. Their clients may never come back, and while any
+        batch is remembered, each request that is passed on is decoded.
+        """
+        if self._kept and now_ms - self._noted_ms > KEPT_MS:
+            self._kept.clear()
+        return bool(self._kept)
 
     def note(self, batches: Iterable[RefusedBatch], principal: str, now_ms: MonotonicMs) -> None:
         """Remember batches that were refused just now."""
         for batch in batches:
+            self._noted_ms = now_ms
             if len(self._kept) >= KEPT_MAX:
                 self._kept.clear()
             key = (*batch[:4], principal)

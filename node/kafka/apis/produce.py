@@ -241,11 +241,11 @@ def is_behind_refused(services: KafkaServices, call: KafkaCall) -> bool:
     Raises:
         MalformedFrameError: the frame does not hold the request.
     """
-    if not services.refused_batches:
+    refused, now_ms = services.refused_batches, services.clock.now_ms()
+    if not refused.may_keep_back(now_ms):
         return False
     request = decode_request(call.reader, call.version)
-    now_ms, principal = services.clock.now_ms(), call.rights.known_principal
-    refused = services.refused_batches
+    principal = call.rights.known_principal
     for name, topic_id, partitions in request.topics:
         topic = services.metadata.image.topic(_name_of(services, call, name, topic_id))
         for number, records in partitions:
@@ -263,14 +263,15 @@ def _check_order(services: KafkaServices, call: KafkaCall, batch: RefusedBatch |
     Raises:
         InvalidProducerError: the batch before must come first. Clients repeat both.
     """
-    refused, principal = services.refused_batches, call.rights.known_principal
-    if batch is None or not refused:
+    refused, now_ms = services.refused_batches, services.clock.now_ms()
+    if batch is None or not refused.may_keep_back(now_ms):
         return
+    principal = call.rights.known_principal
     runner = services.replicas.find(batch.topic_id, batch.partition)
     if runner is not None and runner.log.writers.producers.get(batch.producer_id) is not None:
         refused.forget(batch, principal)
         return
-    first = refused.before(batch, principal, services.clock.now_ms(), kept_ms=KEPT_MS)
+    first = refused.before(batch, principal, now_ms, kept_ms=KEPT_MS)
     if first is not None:
         raise InvalidProducerError(
             f"producer {batch.producer_id} epoch {batch.producer_epoch}: expected sequence {first}, "
