@@ -10,7 +10,7 @@ import sys
 
 import uvloop
 
-from loadtest.bench.clients.http_load import encode_request, host_and_port
+from loadtest.bench.clients.http_load import body_length, encode_request, host_and_port
 from loadtest.cluster.node_process import die_with_parent
 
 WAIT_MS = 1_000
@@ -25,10 +25,9 @@ async def wait_for_records(url: str, request: bytes, delay_s: float) -> None:
     reader, writer = await asyncio.open_connection(*host_and_port(url))
     while True:
         writer.write(request)
-        head = (await reader.readuntil(b"\r\n\r\n")).lower()
-        at = head.index(b"content-length: ") + 16
-        await reader.readexactly(int(head[at:].split(b"\r", 1)[0]))
-        _, found, after = head.partition(b"\r\nretry-after: ")
+        head = await reader.readuntil(b"\r\n\r\n")
+        await reader.readexactly(body_length(head) or 0)
+        _, found, after = head.lower().partition(b"\r\nretry-after: ")
         if found:
             await asyncio.sleep(int(after.split(b"\r", 1)[0]))
 

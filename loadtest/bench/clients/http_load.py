@@ -62,6 +62,12 @@ def host_and_port(url: str) -> tuple[str, int]:
     return place.hostname, place.port
 
 
+def body_length(head: bytes) -> int | None:
+    """Return the length of a body from the head of its response; None if the head does not tell."""
+    _, found, after = head.lower().partition(b"\r\ncontent-length:")
+    return int(after.split(b"\r\n", 1)[0]) if found else None
+
+
 class LoadConnection(asyncio.BaseProtocol):
     """The base class of protocols that send prepared bytes. Their window bounds what is in flight."""
 
@@ -231,13 +237,12 @@ class _ClientConnection(LoadConnection, asyncio.BufferedProtocol):
             if self._filled == len(self._buffer):
                 self._fail("the head of an answer has no end")
             return
-        head = bytes(self._view[:end]).lower()
-        at = head.find(b"\r\ncontent-length:")
-        has_status = head[9:12] in {b"200", b"204"}
-        if not has_status or (at < 0 and head[9:12] == b"200"):
+        head = bytes(self._view[:end])
+        length = body_length(head)
+        if not (head[9:12] == b"204" or (head[9:12] == b"200" and length is not None)):
             self._fail(f"it answered {bytes(self._view[: min(self._filled, 600)])!r}")
             return
-        length = int(head[at + 17 :].split(b"\r\n", 1)[0]) if at >= 0 else 0
+        length = length or 0
         self._head_bytes, self._body_bytes = end + 4, length
         self._left = length - (self._filled - end - 4)
         if self._left > 0:

@@ -10,7 +10,12 @@ from contextlib import closing
 from itertools import cycle
 from time import perf_counter
 
-from loadtest.bench.clients.http_load import Ask, HttpLoadError, host_and_port
+from loadtest.bench.clients.http_load import (
+    Ask,
+    HttpLoadError,
+    body_length,
+    host_and_port,
+)
 from loadtest.bench.measuring.rounds import Turn
 
 _PIECE_BYTES = 256 << 10
@@ -54,11 +59,10 @@ def http_is_whole(ask: Ask) -> IsWhole:
         head, end, body = answer.partition(b"\r\n\r\n")
         if not end:
             return False
-        status = head[9:12]
-        at = head.lower().find(b"\r\ncontent-length:")
-        if status not in {b"200", b"204"} or (status == b"200" and at < 0):
+        length = body_length(head)
+        if not (head[9:12] == b"204" or (head[9:12] == b"200" and length is not None)):
             raise HttpLoadError(f"it answered {answer[:600]!r}")
-        length = int(head[at + 17 :].split(b"\r\n", 1)[0]) if at >= 0 else 0
+        length = length or 0
         if len(body) < length:
             return False
         if len(body) > length or (ask.proof and body.count(ask.proof) != ask.proof_count):

@@ -19,6 +19,7 @@ import uvloop
 from loadtest.bench.clients.http_load import (
     HttpLoadError,
     LoadConnection,
+    body_length,
     encode_request,
     host_and_port,
 )
@@ -34,8 +35,6 @@ GUESSES, PROBES = "guesses", "probes"
 READY = "ready"
 """The line that the program prints when all clients are connected."""
 _STEP_S = 0.005
-_HEAD_END = b"\r\n\r\n"
-_LENGTH = b"\r\ncontent-length: "
 
 
 class Stranger(LoadConnection, asyncio.Protocol):
@@ -54,12 +53,8 @@ class Stranger(LoadConnection, asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Count the bytes of a response; a complete response makes the client idle. asyncio calls this."""
         self._got += data
-        end = self._got.find(_HEAD_END)
-        if end < 0:
-            return
-        head = self._got[:end].lower() + b"\r\n"
-        at = head.index(_LENGTH) + len(_LENGTH)
-        if len(self._got) - end - len(_HEAD_END) >= int(head[at : head.index(b"\r", at)]):
+        head, end, body = self._got.partition(b"\r\n\r\n")
+        if end and len(body) >= (body_length(head) or 0):
             self._got = b""
             self._idle.append(self)
 

@@ -6,7 +6,7 @@ from asyncio.subprocess import DEVNULL
 from contextlib import AsyncExitStack
 
 from loadtest.bench.clients import greedy
-from loadtest.bench.clients.http_load import HttpLoadError, host_and_port
+from loadtest.bench.clients.http_load import HttpLoadError, body_length, host_and_port
 from loadtest.bench.measuring.rounds import Contender, Turn
 from loadtest.bench.measuring.samples import Rounds
 from loadtest.bench.plan import BenchPlan
@@ -106,8 +106,7 @@ async def _until(url: str, request: bytes, status: bytes) -> None:
         for _ in range(_TRIES_MAX):
             writer.write(request)
             head = await reader.readuntil(b"\r\n\r\n")
-            at = head.lower().index(b"content-length: ") + 16
-            await reader.readexactly(int(head[at:].split(b"\r", 1)[0]))
+            await reader.readexactly(body_length(head) or 0)
             if head.split(b" ", 2)[1] == status:
                 return
             await asyncio.sleep(_PAUSE_S)
