@@ -49,36 +49,44 @@ class ClusterExam:
 
 def diagnose(exam: ClusterExam) -> list[Finding]:
     """Return all findings, the worst first. Within one severity, causes come before their effects."""
-    found = [
-        *_reachability(exam),
-        *_quorum(exam),
-        *_leaders(exam.view),
-        *_replicas(exam),
-        *_disks(exam.nodes),
-        *_clocks(exam.nodes),
-        *_certificates(exam.nodes),
-        *_versions(exam.nodes),
-        *_kafka(exam.nodes),
-        *_groups(exam),
+    checks = {
+        "nodes": _reachability(exam),
+        "quorum": _quorum(exam),
+        "leaders": _leaders(exam.view),
+        "replicas": _replicas(exam),
+        "disks": _disks(exam.nodes),
+        "clocks": _clocks(exam.nodes),
+        "certificates": _certificates(exam.nodes),
+        "versions": _versions(exam.nodes),
+        "kafka": _kafka(exam.nodes),
+        "groups": _groups(exam),
+    }
+    findings = [
+        Finding(severity=severity, check=check, found=found, advice=advice)
+        for check, told in checks.items()
+        for severity, found, advice in told
     ]
     order = list(Severity)
-    return sorted(found, key=lambda finding: order.index(finding.severity))
+    return sorted(findings, key=lambda finding: order.index(finding.severity))
 
 
-def _wrong(check: str, found: str, advice: str) -> Finding:
-    return Finding(severity=Severity.WRONG, check=check, found=found, advice=advice)
+_Told = tuple[Severity, str, str]
+"""The severity, the text and the advice of a finding."""
 
 
-def _warning(check: str, found: str, advice: str) -> Finding:
-    return Finding(severity=Severity.WARNING, check=check, found=found, advice=advice)
+def _wrong(found: str, advice: str) -> _Told:
+    return Severity.WRONG, found, advice
 
 
-def _ok(check: str, found: str) -> Finding:
-    return Finding(severity=Severity.OK, check=check, found=found)
+def _warning(found: str, advice: str) -> _Told:
+    return Severity.WARNING, found, advice
 
 
-def _reachability(exam: ClusterExam) -> Iterator[Finding]:
-    check = "nodes"
+def _ok(found: str) -> _Told:
+    return Severity.OK, found, ""
+
+
+def _reachability(exam: ClusterExam) -> Iterator[_Told]:
     is_all_well = True
     for node in exam.nodes:
         found = [] if node.is_denied else list(_one_node(node, exam.view))
@@ -88,42 +96,37 @@ def _reachability(exam: ClusterExam) -> Iterator[Finding]:
     if denied:
         ids = ", ".join(str(node.node.node_id) for node in denied)
         yield _warning(
-            check,
             f"nodes answered ({ids}), but this user lacks the right DESCRIBE on CLUSTER: {denied[0].failure}",
             "a superuser gives it: milena acls add User:NAME --allow DESCRIBE --cluster; a token with grants also "
             "needs --grant DESCRIBE:CLUSTER. Then run doctor again: the nodes were not examined",
         )
     elif is_all_well:
-        yield _ok(check, f"all {len(exam.nodes)} answer at their URLs, and are ready")
+        yield _ok(f"all {len(exam.nodes)} answer at their URLs, and are ready")
 
 
-def _one_node(exam: NodeExam, view: ClusterView) -> Iterator[Finding]:
-    check, node = "nodes", exam.node
+def _one_node(exam: NodeExam, view: ClusterView) -> Iterator[_Told]:
+    node = exam.node
     name = f"node {node.node_id} ({node.url})"
     if exam.failure is not None and not node.is_live:
         yield _wrong(
-            check,
             f"{name} is down: {exam.failure}",
             "start it; docs/troubleshooting.md tells what to do when its disk or machine is lost",
         )
     elif exam.failure is not None and not view.is_current:
         # Without a majority it is unknown which nodes are alive.
-        yield _wrong(check, f"{name} cannot be asked: {exam.failure}", "start it, if it is down")
+        yield _wrong(f"{name} cannot be asked: {exam.failure}", "start it, if it is down")
     elif exam.failure is not None:
         yield _wrong(
-            check,
             f"{name} is alive for the cluster, and cannot be asked from here: {exam.failure}",
             "give it an address that clients reach (milena start --advertise), or open the way to it",
         )
     elif exam.answers_as != node.node_id or exam.cluster_id != view.cluster_id:
         yield _wrong(
-            check,
             f"at the URL of {name} answers node {exam.answers_as} of cluster {exam.cluster_id}",
             "give each node an address that leads to itself (milena start --advertise)",
         )
     elif not node.is_live:
         yield _wrong(
-            check,
             f"{name} answers, but the cluster has fenced it: {exam.not_ready or 'no heartbeat'}",
             "look into its log, and whether its peer port reaches the other nodes",
         )
@@ -131,11 +134,11 @@ def _one_node(exam: NodeExam, view: ClusterView) -> Iterator[Finding]:
         # A drained node stays so until it is started again.
         is_drained = "draining" in exam.not_ready
         remedy = "stop it, or start it again" if is_drained else "wait, or see its log"
-        yield _warning(check, f"{name} is not ready: {exam.not_ready}", remedy)
+        yield _warning(f"{name} is not ready: {exam.not_ready}", remedy)
 
 
-def _quorum(exam: ClusterExam) -> Iterator[Finding]:
-    check, view = "quorum", exam.view
+def _quorum(exam: ClusterExam) -> Iterator[_Told]:
+    view = exam.view
     lost = [
         e.node.node_id
         for e in exam.nodes
@@ -143,44 +146,39 @@ def _quorum(exam: ClusterExam) -> Iterator[Finding]:
     ]
     if not view.is_current:
         yield _wrong(
-            check,
             "no majority of the metadata quorum answers: what one node knew last may be old",
             "start the voters that are down: with a majority of them it goes on by itself; "
             "docs/troubleshooting.md tells what to do when they are lost",
         )
     elif lost:
         yield _wrong(
-            check,
             f"nodes that know no Raft leader: {_ids(lost)}",
             "look whether their peer ports reach the other voters",
         )
     elif view.controller_id is None:
-        yield _wrong(check, "there is no controller", "wait a few seconds, and ask again")
+        yield _wrong("there is no controller", "wait a few seconds, and ask again")
     else:
-        yield _ok(check, f"a majority answers, and node {view.controller_id} is the controller")
+        yield _ok(f"a majority answers, and node {view.controller_id} is the controller")
 
 
-def _leaders(view: ClusterView) -> Iterator[Finding]:
+def _leaders(view: ClusterView) -> Iterator[_Told]:
     if not view.is_current:
-        yield _warning(
-            "leaders", "not known without a majority, nor who is in sync", "see the quorum"
-        )
+        yield _warning("not known without a majority, nor who is in sync", "see the quorum")
         return
     leaderless = view.health().leaderless
     if leaderless:
         yield _wrong(
-            "leaders",
             f"{len(leaderless)} partitions without a leader: {_places(leaderless)}",
             "start the nodes that are in sync: milena topics describe TOPIC shows which",
         )
     else:
-        yield _ok("leaders", f"each of {sum(1 for _ in view.partitions())} partitions has one")
+        yield _ok(f"each of {sum(1 for _ in view.partitions())} partitions has one")
 
 
-def _replicas(exam: ClusterExam) -> Iterator[Finding]:
+def _replicas(exam: ClusterExam) -> Iterator[_Told]:
     if not exam.view.is_current:
         return
-    check, places = "replicas", exam.view.health().under_replicated
+    places = exam.view.health().under_replicated
     refusing = sum(
         int(e.metrics.values.get("partitions_under_min_isr", 0))
         for e in exam.nodes
@@ -188,22 +186,19 @@ def _replicas(exam: ClusterExam) -> Iterator[Finding]:
     )
     if refusing:
         yield _wrong(
-            check,
             f"{refusing} partitions have fewer replicas in sync than min.insync.replicas: acks=all is refused",
             "bring their nodes back; until then records can be written with acks=1 only",
         )
     if places:
         yield _warning(
-            check,
             f"{len(places)} partitions are under-replicated: {_places(places)}",
             "where all nodes are up, replicas are catching up: ask again; else start the nodes that are down",
         )
     elif not refusing:
-        yield _ok(check, "all are in sync")
+        yield _ok("all are in sync")
 
 
-def _disks(exams: Iterable[NodeExam]) -> Iterator[Finding]:
-    check = "disks"
+def _disks(exams: Iterable[NodeExam]) -> Iterator[_Told]:
     told = {
         e.node.node_id: e.metrics.values["disk_free_bytes"]
         for e in exams
@@ -212,20 +207,18 @@ def _disks(exams: Iterable[NodeExam]) -> Iterator[Finding]:
     low = {node_id: free for node_id, free in told.items() if free < DISK_FREE_BYTES_MIN}
     for node_id, free in low.items():
         yield _wrong(
-            check,
             f"node {node_id} has {free / 1e9:.2f} GB left",
             "make room: lower retention.ms or retention.bytes of large topics, or delete records; "
             "a node whose disk is full refuses writes",
         )
     if told and not low:
-        yield _ok(check, f"at least {min(told.values()) / 1e9:.0f} GB are left on each node")
+        yield _ok(f"at least {min(told.values()) / 1e9:.0f} GB are left on each node")
 
 
-def _clocks(exams: Iterable[NodeExam]) -> Iterator[Finding]:
+def _clocks(exams: Iterable[NodeExam]) -> Iterator[_Told]:
     """Compare clocks by what the nodes report of each other; otherwise by the dates of their responses."""
-    check = "clocks"
     exams = tuple(exams)
-    wrong = tuple(_wrong_clocks(check, exams))
+    wrong = tuple(_wrong_clocks(exams))
     yield from wrong
     if wrong:
         return
@@ -236,42 +229,38 @@ def _clocks(exams: Iterable[NodeExam]) -> Iterator[Finding]:
     apart_ms = told[last] - told[first]
     if apart_ms > SKEW_MS_MAX:
         yield _warning(
-            check,
             f"the clock of node {last} is about {apart_ms / 1000:.0f} s ahead of that of node {first}",
             "let all machines keep their time by NTP: retention and timestamps go by these clocks",
         )
     elif abs(told[first]) > SKEW_MS_MAX and abs(told[last]) > SKEW_MS_MAX:
         yield _warning(
-            check,
             f"this machine's clock is about {abs(told[first]) / 1000:.0f} s off those of all nodes",
             "set it: records that are written from here bear its time",
         )
     else:
-        yield _ok(check, f"no two are more than {SKEW_MS_MAX // 1000} s apart")
+        yield _ok(f"no two are more than {SKEW_MS_MAX // 1000} s apart")
 
 
-def _wrong_clocks(check: str, exams: Iterable[NodeExam]) -> Iterator[Finding]:
+def _wrong_clocks(exams: Iterable[NodeExam]) -> Iterator[_Told]:
     for exam in exams:
         values = {} if exam.metrics is None else exam.metrics.values
         offset_ms = values.get("clock_offset_ms", 0.0)
         if values.get("clock_known", 1.0) == 0:
             yield _wrong(
-                check,
                 f"node {exam.node.node_id} does not know the cluster's time, and deletes nothing by time",
                 "set the clocks of the voters: a majority of them must agree within clock_skew_ms_max",
             )
         elif values.get("clock_out_of_bounds", 0.0) > 0:
             way = "ahead of" if offset_ms > 0 else "behind"
             yield _wrong(
-                check,
                 f"the clock of node {exam.node.node_id} is {abs(offset_ms) / 1000:.0f} s {way} the cluster's time",
                 "set the clock of its machine, and keep it by NTP; until then it goes by the clocks of the others",
             )
 
 
-def _certificates(exams: Iterable[NodeExam]) -> Iterator[Finding]:
+def _certificates(exams: Iterable[NodeExam]) -> Iterator[_Told]:
     """Report certificates that end soon; nothing without TLS."""
-    check, days_left = "certificates", []
+    days_left = []
     is_all_well = True
     for exam in exams:
         for file, expiry_s in ({} if exam.metrics is None else exam.metrics.certificates).items():
@@ -283,14 +272,14 @@ def _certificates(exams: Iterable[NodeExam]) -> Iterator[Finding]:
             what = f"of {file} on node {exam.node.node_id}"
             advice = "replace the file: the node loads it without a restart"
             if days <= 0:
-                yield _wrong(check, f"a certificate {what} expired {-days:.0f} days ago", advice)
+                yield _wrong(f"a certificate {what} expired {-days:.0f} days ago", advice)
             else:
-                yield _warning(check, f"a certificate {what} expires in {days:.0f} days", advice)
+                yield _warning(f"a certificate {what} expires in {days:.0f} days", advice)
     if days_left and is_all_well:
-        yield _ok(check, f"the first expires in {min(days_left):.0f} days")
+        yield _ok(f"the first expires in {min(days_left):.0f} days")
 
 
-def _versions(exams: Iterable[NodeExam]) -> Iterator[Finding]:
+def _versions(exams: Iterable[NodeExam]) -> Iterator[_Told]:
     by_version: dict[str, list[int]] = {}
     for exam in exams:
         if exam.version:
@@ -299,14 +288,13 @@ def _versions(exams: Iterable[NodeExam]) -> Iterator[Finding]:
         mix = "; ".join(
             f"{version}: nodes {_ids(ids)}" for version, ids in sorted(by_version.items())
         )
-        yield _warning("versions", mix, "finish the upgrade: new features wait for the last node")
+        yield _warning(mix, "finish the upgrade: new features wait for the last node")
     elif by_version:
-        yield _ok("versions", f"all that answer are {next(iter(by_version))}")
+        yield _ok(f"all that answer are {next(iter(by_version))}")
 
 
-def _kafka(exams: Iterable[NodeExam]) -> Iterator[Finding]:
+def _kafka(exams: Iterable[NodeExam]) -> Iterator[_Told]:
     """Report nodes that Kafka clients do not reach while they reach others; nothing without a Kafka interface."""
-    check = "kafka"
     values = {exam.node.node_id: exam.metrics.values for exam in exams if exam.metrics is not None}
     told = {
         node_id: of_node["kafka_listeners"]
@@ -319,7 +307,6 @@ def _kafka(exams: Iterable[NodeExam]) -> Iterator[Finding]:
     if lacking:
         option, ids = ("kafka_listen", without) if without else ("kafka_external_listen", lacking)
         yield _wrong(
-            check,
             f"nodes without {option}, which others have: {_ids(ids)}. Kafka clients cannot reach the partitions that "
             "they lead, nor the groups that they coordinate",
             f"set {option} on them, and restart them",
@@ -327,26 +314,23 @@ def _kafka(exams: Iterable[NodeExam]) -> Iterator[Finding]:
     equal = [node_id for node_id in told if values[node_id].get("kafka_equal_addresses", 0)]
     if equal:
         yield _wrong(
-            check,
             f"nodes with the address of another one for Kafka clients: {_ids(equal)}. Clients reach only one of the "
             "nodes with an address",
             "give each its own kafka_advertise and kafka_external_advertise, or set kafka_one_address on all nodes; "
             "then restart them",
         )
     if most and not lacking and not equal:
-        yield _ok(check, f"all {len(told)} nodes that answer listen for Kafka clients")
+        yield _ok(f"all {len(told)} nodes that answer listen for Kafka clients")
 
 
-def _groups(exam: ClusterExam) -> Iterator[Finding]:
-    check = "groups"
+def _groups(exam: ClusterExam) -> Iterator[_Told]:
     if exam.groups is None:
-        yield _warning(check, "no node could say how far groups are", "ask again")
+        yield _warning("no node could say how far groups are", "ask again")
         return
     late = [g for g in exam.groups if g.known_lag > exam.lag_max]
     for group in sorted(late, key=lambda g: -g.known_lag):
         members = group.summary.member_count
         yield _warning(
-            check,
             f"group {group.summary.group_id} has {group.known_lag} records to read, and {members} members",
             "start its consumers"
             if not members
@@ -357,13 +341,12 @@ def _groups(exam: ClusterExam) -> Iterator[Finding]:
     if unknown:
         named = ", ".join(sorted(unknown)[:PLACES_MAX]) + ", …" * (len(unknown) > PLACES_MAX)
         yield _warning(
-            check,
             f"the lag of {len(unknown)} groups is not known: {named}",
             "see the partitions with the lag - of milena groups describe: their leader does not answer, or they end "
             "before the committed offset",
         )
     if not late and not unknown:
-        yield _ok(check, f"none of {len(exam.groups)} has more than {exam.lag_max} records to read")
+        yield _ok(f"none of {len(exam.groups)} has more than {exam.lag_max} records to read")
 
 
 def _ids(ids: Iterable[int]) -> str:
