@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
@@ -48,30 +47,24 @@ class LoadError(Exception):
     """Locust failed; the message names its log."""
 
 
-@dataclass(slots=True)
-class Interrupts:
-    """Handles Ctrl-C: the first one ends the load early, and its records are judged; the second one ends everything."""
+@contextmanager
+def noting_interrupts(asked: asyncio.Event) -> Iterator[None]:
+    """Handle Ctrl-C during the block: the first one sets ``asked``, the second one cancels the task."""
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task is not None, "a load runs in a task"
 
-    asked: asyncio.Event
+    def on_signal() -> None:
+        if asked.is_set():
+            task.cancel()
+        asked.set()
 
-    @contextmanager
-    def listening(self) -> Iterator[None]:
-        """Handle Ctrl-C during the block."""
-        loop, task = asyncio.get_running_loop(), asyncio.current_task()
-        assert task is not None, "a load runs in a task"
-
-        def on_signal() -> None:
-            if self.asked.is_set():
-                task.cancel()
-            self.asked.set()
-
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, on_signal)
+    try:
+        yield
+    finally:
         for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, on_signal)
-        try:
-            yield
-        finally:
-            for number in (signal.SIGINT, signal.SIGTERM):
-                loop.remove_signal_handler(number)
+            loop.remove_signal_handler(number)
 
 
 async def run(settings: Settings) -> int:
@@ -81,11 +74,12 @@ async def run(settings: Settings) -> int:
         urls = tuple(normalise_url(url) for url in settings.urls)
         return await report(settings, urls, settings.judged, settings.directory)
     prepare(settings.directory)
-    interrupts = Interrupts(asyncio.Event())
-    with interrupts.listening():
+    # Ctrl-C ends the load early, and its records are judged; a second one ends everything.
+    asked = asyncio.Event()
+    with noting_interrupts(asked):
         async with target(settings) as (urls, cluster):
             await create_topic(settings, urls)
-            load = Load(settings, urls, cluster, interrupts.asked)
+            load = Load(settings, urls, cluster, asked)
             code = await (load.in_web_ui() if settings.is_web else load.headless())
             if cluster is not None:
                 await cluster.stop()

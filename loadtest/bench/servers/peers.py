@@ -146,27 +146,19 @@ def nats_cluster(directory: Path, *, is_synced: bool) -> Iterator[NatsCluster]:
         yield NatsCluster(api, pids)
 
 
-class EtcdCluster:
-    """Three members; a put is synced by a majority before the response."""
+async def etcd_leader(urls: Sequence[str]) -> str:
+    """Return the URL of the member that leads, where a put needs no forwarding.
 
-    def __init__(self, ports: Sequence[int], pids: tuple[int, ...]) -> None:
-        self.pids = pids
-        self._ports = ports
-
-    async def leader_url(self) -> str:
-        """Return the URL of the leader, where a put needs no forwarding.
-
-        Raises:
-            HttpLoadError: no member is the leader in time.
-        """
-        ends_s = perf_counter() + READY_S
-        while perf_counter() < ends_s:
-            for port in self._ports:
-                url = f"http://127.0.0.1:{port}"
-                if await asyncio.to_thread(_leads, url):
-                    return url
-            await asyncio.sleep(4 * _POLL_S)
-        raise HttpLoadError("etcd has no leader")
+    Raises:
+        HttpLoadError: no member is the leader in time.
+    """
+    ends_s = perf_counter() + READY_S
+    while perf_counter() < ends_s:
+        for url in urls:
+            if await asyncio.to_thread(_leads, url):
+                return url
+        await asyncio.sleep(4 * _POLL_S)
+    raise HttpLoadError("etcd has no leader")
 
 
 def _leads(url: str) -> bool:
@@ -180,15 +172,16 @@ def _leads(url: str) -> bool:
 
 
 @contextmanager
-def etcd_cluster(directory: Path) -> Iterator[EtcdCluster]:
-    """Start a cluster, and kill it at the end."""
+def etcd_cluster(directory: Path) -> Iterator[tuple[list[str], tuple[int, ...]]]:
+    """Start three members, which sync a put on a majority before the response; yield their URLs and process ids."""
     program = executable("etcd")
     ports = free_ports(2 * _REPLICAS)
     api, cluster = ports[:_REPLICAS], ports[_REPLICAS:]
     members = ",".join(f"e{n}=http://127.0.0.1:{port}" for n, port in enumerate(cluster))
+    urls = [f"http://127.0.0.1:{port}" for port in api]
     commands = []
-    for number in range(_REPLICAS):
-        here, peer = f"http://127.0.0.1:{api[number]}", f"http://127.0.0.1:{cluster[number]}"
+    for number, here in enumerate(urls):
+        peer = f"http://127.0.0.1:{cluster[number]}"
         commands.append(
             [
                 *(program, "--name", f"e{number}", "--data-dir", str(directory / f"e{number}")),
@@ -199,7 +192,7 @@ def etcd_cluster(directory: Path) -> Iterator[EtcdCluster]:
             ]
         )
     with processes(commands, name="etcd", directory=directory) as pids:
-        yield EtcdCluster(api, pids)
+        yield urls, pids
 
 
 @contextmanager

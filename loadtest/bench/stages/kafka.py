@@ -61,63 +61,46 @@ async def kafka(plan: BenchPlan, stack: AsyncExitStack, rounds: Rounds) -> list[
         took_s = await kafka_members.join_group(address, name, MEMBERS)
         return Turn(latencies_s=[took_s], units=MEMBERS, seconds=took_s)
 
+    def kafka_commits(number: int, seconds: float) -> Turn:
+        return kafka_transactions.commit_for(transacted, "transacted", f"kafka-{number}", seconds)
+
+    def http_commits(number: int, seconds: float) -> Turn:
+        name = f"http-{number}"
+        return commit_for(session_url, seconds, topic="sessions", name=name, is_read=False)
+
+    read = partial(kafka_clients.confluent_read, bootstrap)
+    side_by_side = kafka_transactions.side_by_side
     return [
-        on_thread(kafka_rows.KAFKA_FETCH, lambda s: kafka_clients.fetch_turn(kafka_stored, s)),
-        on_thread(kafka_rows.HTTP_FETCH, lambda s: one_client.http_turn(http_url, http_ask, s)),
-        on_thread(kafka_rows.KAFKA_ONE, lambda s: kafka_clients.one_turn(single, s)),
-        on_thread(kafka_rows.HTTP_ONE, lambda s: one_client.http_turn(single_url, one_ask, s)),
-        on_thread(
-            kafka_rows.CONFLUENT_PRODUCER, lambda s: kafka_clients.confluent_send(bootstrap, s)
-        ),
+        on_thread(kafka_rows.KAFKA_FETCH, partial(kafka_clients.fetch_turn, kafka_stored)),
+        on_thread(kafka_rows.HTTP_FETCH, partial(one_client.http_turn, http_url, http_ask)),
+        on_thread(kafka_rows.KAFKA_ONE, partial(kafka_clients.one_turn, single)),
+        on_thread(kafka_rows.HTTP_ONE, partial(one_client.http_turn, single_url, one_ask)),
+        on_thread(kafka_rows.CONFLUENT_PRODUCER, partial(kafka_clients.confluent_send, bootstrap)),
         sending(kafka_rows.HTTP_PRODUCER, plain_url, send_many, pids),
-        on_thread(
-            kafka_rows.CONFLUENT_CONSUMER,
-            lambda s: kafka_clients.confluent_read(bootstrap, "kafka-stored", s),
-        ),
-        on_thread(
-            kafka_rows.CONFLUENT_CONVERTED,
-            lambda s: kafka_clients.confluent_read(bootstrap, "stored", s),
-        ),
-        on_thread(
-            kafka_rows.JSON_V2,
-            lambda s: one_client.http_turn(kafka_url, _json_fetch(kafka_url, "kafka-stored"), s),
-        ),
-        on_thread(
-            kafka_rows.JSON_COLUMNS,
-            lambda s: one_client.http_turn(http_url, _json_fetch(http_url, "stored"), s),
-        ),
-        on_thread(
-            kafka_rows.KAFKA_TRANSACTIONS,
-            lambda s: kafka_transactions.side_by_side(
-                lambda n: kafka_transactions.commit_for(transacted, "transacted", f"kafka-{n}", s)
-            ),
-        ),
-        on_thread(
-            kafka_rows.HTTP_SESSIONS,
-            lambda s: kafka_transactions.side_by_side(
-                lambda n: commit_for(
-                    session_url, s, topic="sessions", name=f"http-{n}", is_read=False
-                )
-            ),
-        ),
+        on_thread(kafka_rows.CONFLUENT_CONSUMER, partial(read, "kafka-stored")),
+        on_thread(kafka_rows.CONFLUENT_CONVERTED, partial(read, "stored")),
+        on_thread(kafka_rows.JSON_V2, partial(_json_turn, kafka_url, "kafka-stored")),
+        on_thread(kafka_rows.JSON_COLUMNS, partial(_json_turn, http_url, "stored")),
+        on_thread(kafka_rows.KAFKA_TRANSACTIONS, partial(side_by_side, kafka_commits)),
+        on_thread(kafka_rows.HTTP_SESSIONS, partial(side_by_side, http_commits)),
         Contender(name=kafka_rows.MEMBERS_JOIN, turn=join, pids=pids),
         on_a_thread(
             kafka_rows.CONFLUENT_LEADER,
-            lambda s: kafka_clients.confluent_send(plain, s),
+            partial(kafka_clients.confluent_send, plain),
             pids=_pids_at(subject, plain),
         ),
         *await kafka_peers.contenders(plan, stack, rounds, subject=bootstrap, pids=pids),
     ]
 
 
-def _json_fetch(url: str, topic: str) -> Ask:
-    """Return fetches of records of 1 MB of batches, as JSON with values in base64."""
+def _json_turn(url: str, topic: str, seconds: float) -> Turn:
+    """Fetch the records of 1 MB of batches repeatedly, as JSON with values in base64."""
     path = f"/topics/{topic}/partitions/0/records?max_bytes={FETCH_BYTES}&offset="
     requests = [
         encode_request(url, "GET", f"{path}{offset}", Accept=_JSON_TYPE)
         for offset in kafka_clients.stored_offsets()
     ]
-    return Ask(requests=requests, units=1)
+    return one_client.http_turn(url, Ask(requests=requests, units=1), seconds)
 
 
 def _coordinator(address: str, group: str) -> str:

@@ -2,6 +2,7 @@
 
 import asyncio
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 
 from loadtest.bench.clients import kafka_clients
@@ -38,9 +39,9 @@ async def contenders(
     await listening(bare, "the bare listener")
     found = [
         on_a_thread(
-            rows.BARE_PRODUCER, lambda s: kafka_clients.confluent_send(bare, s), pids=bare_pids
+            rows.BARE_PRODUCER, partial(kafka_clients.confluent_send, bare), pids=bare_pids
         ),
-        on_a_thread(rows.BARE_ONE, lambda s: kafka_clients.one_turn(bare, s), pids=bare_pids),
+        on_a_thread(rows.BARE_ONE, partial(kafka_clients.one_turn, bare), pids=bare_pids),
     ]
     names = (rows.TANSU_PRODUCER, rows.TANSU_CONSUMER, rows.KCAT_TANSU)
     started = start_peer(plan, stack, rounds, names, tansu(plan.directory / "tansu"))
@@ -50,17 +51,11 @@ async def contenders(
     await listening(address, "Tansu")
     await asyncio.to_thread(kafka_clients.create_topics, address, "kafka-plain", "kafka-stored")
     await asyncio.to_thread(kafka_clients.fill, address, "kafka-stored")
+    send = partial(kafka_clients.confluent_send, address)
+    read = partial(kafka_clients.confluent_read, address, "kafka-stored")
     found += [
-        on_a_thread(
-            rows.TANSU_PRODUCER,
-            lambda s: kafka_clients.confluent_send(address, s),
-            pids=tansu_pids,
-        ),
-        on_a_thread(
-            rows.TANSU_CONSUMER,
-            lambda s: kafka_clients.confluent_read(address, "kafka-stored", s),
-            pids=tansu_pids,
-        ),
+        on_a_thread(rows.TANSU_PRODUCER, send, pids=tansu_pids),
+        on_a_thread(rows.TANSU_CONSUMER, read, pids=tansu_pids),
     ]
     try:
         kcat = executable("kcat")

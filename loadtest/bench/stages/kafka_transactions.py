@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from itertools import repeat
 from time import perf_counter
 
 from kafka.record import MemoryRecordsBuilder
@@ -21,10 +22,10 @@ _PATIENCE_S = 10.0
 _VALUE = b"x" * SMALL
 
 
-def side_by_side(work: Callable[[int], Turn]) -> Turn:
+def side_by_side(work: Callable[[int, float], Turn], seconds: float) -> Turn:
     """Do the work of each producer on a thread; return the turn of all together. ``work`` takes their numbers."""
     with ThreadPoolExecutor(PRODUCERS) as threads:
-        return Turn.together(list(threads.map(work, range(PRODUCERS))))
+        return Turn.together(list(threads.map(work, range(PRODUCERS), repeat(seconds))))
 
 
 def commit_for(address: str, topic: str, name: str, seconds: float) -> Turn:

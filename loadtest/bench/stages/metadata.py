@@ -10,7 +10,7 @@ from loadtest.bench.measuring.samples import Rounds
 from loadtest.bench.plan import BenchPlan
 from loadtest.bench.rows import cluster as cluster_rows
 from loadtest.bench.rows import produce as produce_rows
-from loadtest.bench.servers.peers import etcd_cluster
+from loadtest.bench.servers.peers import etcd_cluster, etcd_leader
 from loadtest.bench.stages.produce import CLIENTS, bare, http_contender, start_milena, start_peer
 from milena.cluster.admin import AdminClient
 
@@ -62,7 +62,8 @@ async def _etcd(plan: BenchPlan, stack: AsyncExitStack, rounds: Rounds) -> list[
     etcd = start_peer(plan, stack, rounds, names, etcd_cluster(plan.directory / "etcd"))
     if etcd is None:
         return []
-    url = await etcd.leader_url()
+    urls, pids = etcd
+    url = await etcd_leader(urls)
     body = {
         "key": b64encode(b"topic/orders/0").decode(),
         "value": b64encode(b"x" * _VALUE_BYTES).decode(),
@@ -70,6 +71,6 @@ async def _etcd(plan: BenchPlan, stack: AsyncExitStack, rounds: Rounds) -> list[
     request = encode_request(url, "POST", "/v3/kv/put", json.dumps(body).encode())
     ask = Ask(requests=[request], proof=b'"revision"')
     return [
-        http_contender(name, url, ask, connections=connections, pids=etcd.pids)
+        http_contender(name, url, ask, connections=connections, pids=pids)
         for name, connections in names.items()
     ]

@@ -17,7 +17,6 @@ from loadtest.bench.measuring.samples import Rounds
 from loadtest.bench.plan import BenchPlan
 from loadtest.bench.rows import produce as produce_rows
 from loadtest.bench.servers.peers import (
-    NatsCluster,
     PeerMissingError,
     bare_server,
     listening,
@@ -179,69 +178,58 @@ def start_peer(
 
 async def latency(plan: BenchPlan, stack: AsyncExitStack, rounds: Rounds) -> list[Contender]:
     """Measure one client that waits for each record, in the page cache of the required replicas."""
-    return await _latency(
-        plan,
-        stack,
-        rounds,
-        nats_name=produce_rows.NATS_SYNC,
-        names={produce_rows.SINGLE_ALL: "all", produce_rows.SINGLE_LEADER: "1"},
-        awake_names={produce_rows.SINGLE_ALL_AWAKE: "all", produce_rows.SINGLE_LEADER_AWAKE: "1"},
-        is_durable=False,
-    )
+    names = {produce_rows.SINGLE_ALL: "all", produce_rows.SINGLE_LEADER: "1"}
+    awake_names = {produce_rows.SINGLE_ALL_AWAKE: "all", produce_rows.SINGLE_LEADER_AWAKE: "1"}
+    contenders = await bare(plan, stack, "POST", {produce_rows.BARE_ONE: 1})
+    contenders += _nats_each(plan, stack, rounds, produce_rows.NATS_SYNC, is_synced=False)
+    contenders += await _singles(await start_milena(plan, stack), names, is_durable=False)
+    if os.access(_AWAKE_DEVICE, os.W_OK):
+        settings = {**plan.settings, **_AWAKE_SETTINGS}
+        awake = Subject(plan.directory / "awake", settings=settings)
+        await stack.enter_async_context(awake)
+        contenders += await _singles(awake, awake_names, is_durable=False)
+    else:
+        why = f"{_AWAKE_DEVICE} cannot be written to, which cpu_awake_ms needs"
+        rounds.failures.update(dict.fromkeys(awake_names, why))
+    return contenders
 
 
 async def latency_durable(
     plan: BenchPlan, stack: AsyncExitStack, rounds: Rounds
 ) -> list[Contender]:
     """Measure one client that waits for each record, on the disks of the required replicas."""
-    return await _latency(
-        plan,
-        stack,
-        rounds,
-        nats_name=produce_rows.NATS_SYNC_SYNCED,
-        names={produce_rows.SINGLE_ALL_DURABLE: "all", produce_rows.SINGLE_LEADER_DURABLE: "1"},
-        is_durable=True,
-    )
+    names = {produce_rows.SINGLE_ALL_DURABLE: "all", produce_rows.SINGLE_LEADER_DURABLE: "1"}
+    contenders = await bare(plan, stack, "PUT", {produce_rows.BARE_SYNCED_ONE: 1})
+    contenders += _nats_each(plan, stack, rounds, produce_rows.NATS_SYNC_SYNCED, is_synced=True)
+    return contenders + await _singles(await start_milena(plan, stack), names, is_durable=True)
 
 
-async def _latency(
-    plan: BenchPlan,
-    stack: AsyncExitStack,
-    rounds: Rounds,
-    *,
-    nats_name: str,
-    names: dict[str, str],
-    awake_names: dict[str, str] | None = None,
-    is_durable: bool,
+async def _singles(
+    subject: Subject, acks_of: Mapping[str, str], *, is_durable: bool
 ) -> list[Contender]:
-    """Return the contenders of a latency stage: ``names`` with their acks; ``awake_names`` use ``cpu_awake_ms``."""
-    clusters = [(Subject(plan.directory / "milena", settings=plan.settings), names)]
-    if awake_names and not os.access(_AWAKE_DEVICE, os.W_OK):
-        why = f"{_AWAKE_DEVICE} cannot be written to, which cpu_awake_ms needs"
-        rounds.failures.update(dict.fromkeys(awake_names, why))
-    elif awake_names:
-        settings = {**plan.settings, **_AWAKE_SETTINGS}
-        clusters.append((Subject(plan.directory / "awake", settings=settings), awake_names))
-    method, bare_name = (
-        ("PUT", produce_rows.BARE_SYNCED_ONE) if is_durable else ("POST", produce_rows.BARE_ONE)
-    )
-    contenders = await bare(plan, stack, method, {bare_name: 1})
-    peer = nats_cluster(plan.directory / "nats", is_synced=is_durable)
-    nats = start_peer(plan, stack, rounds, [nats_name], peer)
-    if nats is not None:
-        contenders.append(_nats_each(nats_name, nats))
-    for subject, acks_of in clusters:
-        await stack.enter_async_context(subject)
-        url = await subject.create_topic("single", is_durable=is_durable)
-        for name, acks in acks_of.items():
-            ask = json_ask(url, "single", records=1, size=SMALL, acks=acks)
-            contenders.append(http_contender(name, url, ask, connections=1, pids=subject.pids))
-    return contenders
+    url = await subject.create_topic("single", is_durable=is_durable)
+    return [
+        http_contender(
+            name,
+            url,
+            json_ask(url, "single", records=1, size=SMALL, acks=acks),
+            connections=1,
+            pids=subject.pids,
+        )
+        for name, acks in acks_of.items()
+    ]
 
 
-def _nats_each(name: str, nats: NatsCluster) -> Contender:
+def _nats_each(
+    plan: BenchPlan, stack: AsyncExitStack, rounds: Rounds, name: str, *, is_synced: bool
+) -> list[Contender]:
+    peer = nats_cluster(plan.directory / "nats", is_synced=is_synced)
+    nats = start_peer(plan, stack, rounds, [name], peer)
+    if nats is None:
+        return []
+
     async def turn(seconds: float) -> Turn:
         (await nats.stream()).close()
         return await asyncio.to_thread(publish_each, nats.leader_port, SMALL, seconds)
 
-    return Contender(name=name, turn=turn, pids=nats.pids)
+    return [Contender(name=name, turn=turn, pids=nats.pids)]

@@ -51,6 +51,8 @@ def test_a_request_is_repeated_while_its_code_is_retriable() -> None:
 
 
 def test_all_producers_count_together() -> None:
-    turn = bench.side_by_side(lambda n: Turn(latencies_s=[n], units=2, seconds=1 + n / 100))
+    turn = bench.side_by_side(
+        lambda n, _: Turn(latencies_s=[n], units=2, seconds=1 + n / 100), seconds=9
+    )
     assert (turn.units, turn.seconds) == (2 * bench.PRODUCERS, 1.63)
     assert sorted(turn.latencies_s) == list(range(bench.PRODUCERS))
