@@ -113,7 +113,6 @@ UNTESTED = frozenset(
         "milena.commands.access.users",
         "milena.commands.benchmarks.bench",
         "milena.commands.consuming.consume",
-        "milena.commands.consuming.consume_options",
         "milena.commands.consuming.following",
         "milena.commands.group_output",
         "milena.commands.groups",

@@ -20,7 +20,7 @@ import math
 import os
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -30,6 +30,7 @@ from milena.cluster.credentials import FILES, NAMES, SECRETS, Credentials
 from milena.commands import output
 from milena.commands.options import JSON
 from milena.commands.target import EXIT_USAGE
+from milena.fields import Json
 
 TIMEOUT_S_MIN = 0.1
 _FILE_KEYS = ("default", "profiles")
@@ -230,26 +231,22 @@ def complete_profile(ctx: click.Context, parameter: click.Parameter, incomplete:
 def profiles(is_json: bool) -> None:
     """List the profiles of this user: names for clusters, for use with --profile."""
     found = own_profiles()
-    rows = [(p.name, p.url, p.timeout_s, p.name == found.default) for p in found.profiles.values()]
-    if is_json:
-        click.echo(
-            output.as_json(
-                [
-                    {"name": name, "url": url, "timeout_s": timeout_s, "is_default": is_default}
-                    for name, url, timeout_s, is_default in rows
-                ]
-            )
-        )
-    elif rows:
-        told = [
+
+    def text(listed: Sequence[Profile]) -> str:
+        rows = [
             (
-                name,
-                url,
-                None if timeout_s is None else f"{timeout_s:g}",
-                "default" if is_default else "",
+                p.name,
+                p.url,
+                None if p.timeout_s is None else f"{p.timeout_s:g}",
+                "default" if p.name == found.default else "",
             )
-            for name, url, timeout_s, is_default in rows
+            for p in listed
         ]
-        click.echo(output.table(("PROFILE", "URL", "TIMEOUT", ""), told))
-    else:
-        click.echo(f"no profiles: {found.path} is where they are looked for", err=True)
+        return output.table(("PROFILE", "URL", "TIMEOUT", ""), rows)
+
+    def row(p: Profile) -> Json:
+        is_default = p.name == found.default
+        return {"name": p.name, "url": p.url, "timeout_s": p.timeout_s, "is_default": is_default}
+
+    none = f"no profiles: {found.path} is where they are looked for"
+    output.show_list(is_json, list(found.profiles.values()), text, none, row)

@@ -9,8 +9,7 @@ from functools import partial
 import click
 
 from milena.client import Client
-from milena.commands.consuming.consume_options import ConsumeOptions
-from milena.commands.consuming.following import check_member, print_following
+from milena.commands.consuming.following import ConsumeOptions, check_member, print_following
 from milena.commands.consuming.quorum_watch import quorum_watched
 from milena.commands.formats import Format, Layout, parse_template
 from milena.commands.options import (

@@ -6,18 +6,43 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 
 import click
 
 from milena.client import Client
-from milena.commands.consuming.consume_options import ConsumeOptions
 from milena.commands.consuming.quorum_watch import quorum_watched
+from milena.commands.formats import Layout
 from milena.commands.standard_streams import DaemonThread, write_all
 from milena.commands.target import EXIT_INTERRUPTED
+from milena.reading.cursor import OnOutOfRange
+from milena.records import Position, TimestampMs
 
 RECORDS_AT_ONCE = 2_000
 """The most records that are printed before a member of a group may commit them, or give partitions back."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumeOptions:
+    """The options that say what to read, and how to print it.
+
+    ``group`` None means no group, ``until`` None means the end, ``records_max`` None means no limit. ``partitions``
+    empty means all.
+    """
+
+    topic: str
+    group: str | None
+    session_timeout_ms: int
+    """The session timeout of a member of a group, in ms."""
+    partitions: tuple[int, ...]
+    start: Position
+    until: int | TimestampMs | None
+    is_following: bool
+    is_by_time: bool
+    records_max: int | None
+    on_out_of_range: OnOutOfRange
+    layout: Layout
 
 
 class InterruptedByUserError(click.exceptions.Exit):
