@@ -2,15 +2,16 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import wraps
+from functools import partial, wraps
 
 import click
 
 from examples.events.job import EventRun
+from milena.commands.options import Parsed
 from spark_ext.jobs.running.cluster import JobCluster, cluster_options
-from spark_ext.jobs.running.spans import SPAN, SpanType
+from spark_ext.jobs.running.spans import SPAN, parse_span
 
-WINDOW = SpanType(minimum_s=1)
+WINDOW = Parsed(partial(parse_span, minimum_s=1))
 """The type of an option for the length of a window, which may not be empty."""
 
 _STREAM = (
