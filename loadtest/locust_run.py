@@ -43,27 +43,6 @@ class StartError(Exception):
     """A test cannot start; the message says why."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Knobs:
-    """The settings of a load, from the command line or the web page; ``add_arguments`` describes each."""
-
-    topic: str
-    nodes: str
-    acks: str
-    record_bytes: int
-    batch_records: int
-    keys: int
-    think_ms: float
-    seed: int
-    ledger: str
-
-    @classmethod
-    def of(cls, options: Namespace | None) -> Self:
-        """Return the settings in locust's options."""
-        assert options is not None, "locust parses the command line first"
-        return cls(**{name: getattr(options, name) for name in cls.__slots__})
-
-
 def add_arguments(parser: LocustArgumentParser, **_: object) -> None:
     """Add the settings to locust's command line and web page."""
     add = parser.add_argument
@@ -82,10 +61,11 @@ def add_arguments(parser: LocustArgumentParser, **_: object) -> None:
 class LocustRun:
     """A test in this process, from its start to its stop."""
 
-    def __init__(self, host: str | None, knobs: Knobs, directory: Path) -> None:
-        self.knobs = knobs
-        self.nodes = node_urls(host or "", knobs.nodes)
-        self.path = f"/topics/{quote(knobs.topic, safe='')}"
+    def __init__(self, host: str | None, options: Namespace, directory: Path) -> None:
+        """``options`` are those of ``add_arguments``."""
+        self.options = options
+        self.nodes = node_urls(host or "", options.nodes)
+        self.path = f"/topics/{quote(options.topic, safe='')}"
         try:
             self.headers = headers_of(credentials_of(os.environ))
             self.starts = end_offsets(self.nodes, self.path, self.headers)
@@ -93,7 +73,9 @@ class LocustRun:
             raise StartError(error.message) from error
         self.ledger = LedgerWriter(directory / f"{os.getpid()}.ledger")
         self.ledger.add(
-            Opened(at_s=time.monotonic(), topic=knobs.topic, acks=knobs.acks, starts=self.starts)
+            Opened(
+                at_s=time.monotonic(), topic=options.topic, acks=options.acks, starts=self.starts
+            )
         )
         self._process_id = int.from_bytes(os.urandom(4))
         self._numbers = count()
@@ -146,11 +128,11 @@ def open_run(environment: Environment, **_: object) -> None:
     runner = environment.runner
     if runner is None or isinstance(runner, MasterRunner):
         return
-    knobs = Knobs.of(environment.parsed_options)
+    options = environment.parsed_options
+    assert options is not None, "locust parses the command line first"
     try:
-        Current.run = LocustRun(
-            environment.host, knobs, Path(knobs.ledger) / f"run-{Current.number}"
-        )
+        directory = Path(options.ledger) / f"run-{Current.number}"
+        Current.run = LocustRun(environment.host, options, directory)
     except StartError as error:
         # Locust only logs an exception of a listener. The users would then idle until the end of the test.
         LOG.error("the test cannot start: %s", error)

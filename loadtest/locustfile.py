@@ -53,7 +53,7 @@ class MilenaUser(FastHttpUser):
         self.run_state = Current.run
         self.number, self.user_id = self.run_state.new_user()
         self.node = self.number
-        self.rng = Random(f"{self.run_state.knobs.seed}-{self.number}")
+        self.rng = Random(f"{self.run_state.options.seed}-{self.number}")
 
     @property
     def node_url(self) -> str:
@@ -82,7 +82,7 @@ class WritingUser(MilenaUser):
     def on_start(self) -> None:
         """Prepare the user's records."""
         super().on_start()
-        options = self.run_state.knobs
+        options = self.run_state.options
         self.maker = RecordMaker(
             self.user_id,
             self.dialect,
@@ -95,7 +95,7 @@ class WritingUser(MilenaUser):
 
     def wait_time(self) -> float:
         """Return the pause between two requests; locust calls this."""
-        return float(self.run_state.knobs.think_ms) / 1000
+        return float(self.run_state.options.think_ms) / 1000
 
     @task
     def produce(self) -> None:

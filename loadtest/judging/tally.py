@@ -28,14 +28,7 @@ class TallyVerdict:
     @property
     def is_good(self) -> bool:
         """Return whether exactly the written records came back."""
-        return self.read == self.written and not (
-            self.missing
-            or self.doubled
-            or self.foreign
-            or self.keys_out_of_order
-            or self.keys_in_two_partitions
-            or self.offset_gaps
-        )
+        return self.read == self.written and not list(self.problems())
 
     def problems(self) -> Iterator[str]:
         """Yield a sentence for each kind of fault."""
