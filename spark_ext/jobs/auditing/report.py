@@ -88,11 +88,6 @@ class PartitionAudit:
     deleted: int
     behind: int
 
-    @property
-    def is_same(self) -> bool:
-        """Return whether no record is missing, extra or different."""
-        return not (self.missing or self.extra or self.different)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditReport:
