@@ -2,7 +2,8 @@
 
 Records that arrive together are appended together, so a client that sends one record after another gets the speed of
 batches. Receipts are in the order of the records. The response starts with status 200 when the first receipt is ready,
-so an error of a record is in its receipt. If bytes are not JSON, the last receipt has the error, and the request ends.
+so an error of a record is in its receipt. If bytes are not JSON, or a list, the last receipt has the error, and the
+request ends.
 """
 
 import asyncio
@@ -40,6 +41,7 @@ async def produce(call: Call) -> web.StreamResponse:
                 for start in range(0, len(data), _STEP_BYTES):
                     await _take(call, job, texts, data[start : start + _STEP_BYTES], answer)
                 call.body.account(texts.kept_bytes)
+            await _take(call, job, texts, b"\n", answer)
             texts.close()
         except MilenaError as error:
             if not answer.has_begun:

@@ -237,7 +237,7 @@ async def test_an_empty_body(api, body):
 
 
 @pytest.mark.parametrize(
-    "rest", [b"{", b"1", b"[]", b'"x"', b"}", b"{]", b"{'a'}", b'{"a":"', b"\xff"]
+    "rest", [b"{", b"nul", b"[]", b'"x', b"}", b"{]", b"{'a'}", b'{"a":"', b"\xff"]
 )
 async def test_bytes_that_are_not_json_end_it(api, rest):
     answer = await produce(api, record(1), rest)
@@ -405,12 +405,38 @@ def test_texts_are_the_same_however_they_are_cut(values, space, cuts):
     assert texts.kept_bytes == 0
 
 
+@given(
+    st.lists(VALUES.filter(lambda value: not isinstance(value, list)), max_size=6),
+    st.sampled_from([b" ", b"\n", b"\r\n\t", b"\n\n"]),
+    st.lists(st.integers(0, 400), max_size=12),
+)
+def test_values_that_are_no_objects_end_where_they_end(values, space, cuts):
+    body = space.join(orjson.dumps(value) for value in values)
+    edges = [0, *sorted(min(cut, len(body)) for cut in cuts), len(body)]
+    texts = JsonTexts(1 << 20)
+    found = []
+    for piece in (*(body[first:last] for first, last in pairwise(edges)), b"\n"):
+        some, broken = texts.feed(piece)
+        assert broken is None
+        found += some
+    texts.close()
+    assert found == values
+
+
+@pytest.mark.parametrize("odd", ["null", "5", "-1.5e3", "true", '"{"', "null 7"])
+async def test_a_value_that_is_no_record_leaves_its_neighbours_alone(api, odd):
+    body = orjson.dumps(record(1)) + odd.encode() + orjson.dumps(record(2)) + odd.encode()
+    refused = [400] * len(odd.split())
+    codes = [receipt["error_code"] for receipt in receipts(await api.post(PATH, body, JSON))]
+    assert codes == [200, *refused, 200, *refused]
+
+
 @given(st.binary(max_size=60), st.integers(1, 7))
 def test_hostile_bytes_are_refused_or_kept_and_never_anything_else(body, step):
     texts = JsonTexts(40)
     for first in range(0, len(body), step):
         found, broken = texts.feed(body[first : first + step])
-        assert all(isinstance(value, dict) for value in found)
+        assert not any(isinstance(value, list) for value in found)
         if broken is not None:
             assert isinstance(broken, MalformedRequestError | RequestTooLargeError)
             return
