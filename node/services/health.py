@@ -48,12 +48,16 @@ class HealthService:
 
     def _behind(self) -> str:
         image, node_id = self._node.metadata.image, self._node.metadata.node_id
+        live = set(image.live_brokers())
         for key, state in image.partitions.items():
             if node_id not in state.replicas:
                 continue
             name = f"{image.topics[key[0]].name}-{key[1]}"
             if key not in self._node.replicas.runners:
                 return f"the replica of {name} is being opened"
+            if state.leader is None and live.isdisjoint(state.isr):
+                # Nobody has the records that it lacks, perhaps for days. Meanwhile it serves its other partitions.
+                continue
             if node_id not in state.isr:
                 return f"the replica of {name} is catching up"
             if state.leader is None:

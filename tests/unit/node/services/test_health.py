@@ -1,5 +1,6 @@
 """Rules of the probes: ready once rejoined and caught up, and from then on until it drains."""
 
+from milena.model.requests import Acks
 from tests.support.clusters.nodes import Cluster, cluster_of
 from tests.support.time.virtual_time import LoopClock, after, virtual
 
@@ -32,6 +33,21 @@ async def test_a_node_that_is_catching_up_is_not_ready() -> None:
         assert "catching up" in node.health.readiness().reason
         cluster.heal()
         await cluster.until(lambda: node.health.readiness().is_ready)
+
+
+@virtual
+async def test_a_node_does_not_wait_for_records_that_no_live_node_has() -> None:
+    async with cluster_of() as cluster:
+        await cluster.create("u", (1, 3))
+        await cluster.kill(1)
+        await cluster.until(lambda: cluster.isr_of("u") == (3,))
+        await cluster.nodes[3].write("u", "a", acks=Acks.LEADER)
+        await cluster.kill(3)
+        await cluster.until(lambda: not cluster.is_led("u"))
+        node = await cluster.restart(1)
+        await cluster.until(lambda: node.membership.is_unfenced and node.membership.has_lease)
+        await cluster.until(lambda: node.health.readiness().is_ready)
+        assert not cluster.is_led("u")
 
 
 @virtual
