@@ -11,9 +11,9 @@ from milena.consuming.feed import Feed
 from milena.consuming.options import ConsumerOptions
 from milena.errors import TargetNotFoundError, UnreadableOffsetError
 from milena.model.clock import Clock
-from milena.reading.cursor import ReadPlan
+from milena.reading.cursor import OnOutOfRange, ReadPlan
 from milena.reading.reader import PartitionReader
-from milena.records import ConsumedRecord, Position, TopicPartition
+from milena.records import ConsumedRecord, Position, StartAt, TopicPartition
 
 logger = logging.getLogger(__name__)
 
@@ -111,13 +111,24 @@ class Feeds:
         except TargetNotFoundError:
             if not self.outlasts_topics:
                 raise
-            feed.restart(self._options.start, rest_ms=GONE_REST_MS)
+            feed.restart(self._start_of_successor, rest_ms=GONE_REST_MS)
         except UnreadableOffsetError as error:
             if not (self.outlasts_topics and error.is_made_again):
                 raise
             logger.warning("the member continues in the new topic: %s", error)
-            feed.restart(self._options.start)
+            feed.restart(self._start_of_successor)
         return []
+
+    @property
+    def _start_of_successor(self) -> Position:
+        """Where to begin in a topic that was created again."""
+        match self._options.on_out_of_range:
+            case OnOutOfRange.EARLIEST:
+                return StartAt.EARLIEST
+            case OnOutOfRange.LATEST:
+                return StartAt.LATEST
+            case OnOutOfRange.FAIL:
+                return self._options.start
 
     def _note(self, feed: Feed) -> None:
         if feed.has_news and feed not in self._line and self._feeds.get(feed.where) is feed:

@@ -807,6 +807,32 @@ async def test_a_member_goes_on_in_the_new_topic_from_its_start(count, policy):
 
 
 @within_an_hour
+@pytest.mark.parametrize(
+    ("policy", "first"),
+    [(OnOutOfRange.EARLIEST, 0), (OnOutOfRange.LATEST, 3), (OnOutOfRange.FAIL, 3)],
+)
+async def test_a_member_that_began_at_the_end_goes_on_by_its_policy_not_its_start(policy, first):
+    """Whether it asks while there is no topic, or hears of the new one only."""
+    for is_noticed in (True, False):
+        world = World(t=1)
+        world.topics.write("t", 0, 5)
+        async with world.consumer(start=StartAt.LATEST, on_out_of_range=policy) as consumer:
+            assert await drain(consumer) == []
+            partitions = dict(world.topics.partitions)
+            if is_noticed:
+                world.topics.partitions.clear()
+                for partition in partitions.values():
+                    partition.wake()
+                await consumer.poll(timeout_s=1)
+                world.topics.partitions.update(partitions)
+            world.make_again()
+            world.topics.write("t", 0, 3)
+            # It rests a second before it looks for the topic again.
+            found = [record for _ in range(4) for record in await consumer.poll(timeout_s=2)]
+            assert places(found) == [("t", 0, n) for n in range(first, 3)]
+
+
+@within_an_hour
 async def test_no_offset_of_the_earlier_topic_is_committed():
     world = World(t=1)
     world.topics.write("t", 0, 5)
