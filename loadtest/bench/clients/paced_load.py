@@ -67,18 +67,16 @@ def delays_s(stored: bytes, now_s: float) -> list[float]:
 
 
 class PacedLoad:
-    """Connections that together write ``rate`` records a second, and one reader at the end of the log.
+    """Connections that together write ``rate`` records a second to partition 0, and one reader at its end.
 
     An asynchronous context manager. ``acknowledged_s`` and ``delivered_s`` grow while it is open; ``forget`` empties
     both at the start of a turn.
     """
 
-    def __init__(
-        self, url: str, topic: str, partition: int, *, connections: int, rate: float, size: int
-    ) -> None:
+    def __init__(self, url: str, topic: str, *, connections: int, rate: float, size: int) -> None:
         self.acknowledged_s: list[float] = []
         self.delivered_s: list[float] = []
-        self._url = f"{url}/topics/{topic}/partitions/{partition}"
+        self._url = f"{url}/topics/{topic}/partitions/0"
         self._rate = rate
         self._size = size
         self._writers = [PacedWriter(self._write) for _ in range(connections)]

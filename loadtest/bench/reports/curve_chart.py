@@ -28,7 +28,6 @@ from loadtest.bench.rows import produce as produce_rows
 DPI = 100
 PANELS: tuple[RatePanel | LatencyPanel, ...] = (
     RatePanel(
-        stage="curves",
         title="Records of 100 B a request, 16 clients",
         across="records a request",
         unit="records/s",
@@ -54,21 +53,18 @@ PANELS: tuple[RatePanel | LatencyPanel, ...] = (
         },
     ),
     RatePanel(
-        stage="curves",
         title="Partitions on 3 nodes, 24 clients",
         across="partitions",
         unit="records/s",
         curves={"batches of 100": PARTITIONS},
     ),
     RatePanel(
-        stage="curves",
         title="Nodes, 24 partitions, 24 clients",
         across="nodes on this machine",
         unit="records/s",
         curves={"one replica": ONE_REPLICA, "one on every node": ALL_REPLICAS},
     ),
     RatePanel(
-        stage="curves",
         title="Readers of one topic, 1 MB a fetch",
         across="readers",
         unit="MB/s",

@@ -6,6 +6,7 @@ names from this module.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from loadtest.bench.measuring.samples import Quantity, Rounds, Spread
 
@@ -31,7 +32,7 @@ READERS: Curve = {count: f"curve: readers: {count}" for count in (1, 2, 4)}
 class RatePanel:
     """A panel of rates, in ``unit`` per second, over the number in which contenders differ. ``curves`` is by label."""
 
-    stage: str
+    stage: ClassVar[str] = "curves"
     title: str
     across: str
     unit: str

@@ -21,7 +21,7 @@ from loadtest.bench.spark.chart import draw_spark
 from loadtest.bench.spark.pace import batches_ms, delays_ms
 from loadtest.bench.spark.reading import read_operations
 from loadtest.bench.spark.session import VALUE_BYTES, fill, one_node, warm_session
-from loadtest.bench.spark.sinks import SinkWays
+from loadtest.bench.spark.sinks import sink_operation
 from loadtest.bench.spark.ways import (
     BARE,
     MILENA,
@@ -66,7 +66,7 @@ def main(
             fill(url, TOPIC, records, partitions)
             operations = [
                 *read_operations(spark, url, TOPIC, records, folder),
-                SinkWays(spark, url, folder, records=sink_records).operation(),
+                sink_operation(spark, url, folder, records=sink_records),
             ]
             measured = take_turns(operations, rounds)
             # A turn of these streams is long, so three are enough.

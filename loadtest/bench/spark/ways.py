@@ -24,16 +24,15 @@ Way = Callable[[], int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredOperation:
-    """An operation that can be done in several ways; each must process ``records``. ``ours`` names our way.
+    """An operation that can be done in several ways; each must process ``records``.
 
-    ``targets`` has, for other ways, how many times faster ours must be.
+    ``targets`` has, for other ways, how many times faster ``MILENA`` must be.
     """
 
     name: str
     ways: Mapping[str, Way]
     records: int
     targets: Mapping[str, float]
-    ours: str = MILENA
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,9 +93,9 @@ def compare(
         by_key.setdefault((run.operation, run.way), []).append(run)
     comparisons = []
     for operation in operations:
-        ours = by_key[operation.name, operation.ours]
+        ours = by_key[operation.name, MILENA]
         for way in operation.ways:
-            if way == operation.ours:
+            if way == MILENA:
                 continue
             pairs = list(zip(ours, by_key[operation.name, way], strict=True))
             comparisons.append(

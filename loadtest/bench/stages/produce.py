@@ -112,12 +112,12 @@ async def batches(plan: BenchPlan, stack: AsyncExitStack, rounds: Rounds) -> lis
         contenders.append(
             http_contender(name, url, ask, connections=BATCH_CLIENTS, pids=subject.pids)
         )
-    contenders.append(await _v3_streams(subject, plain, "plain"))
+    contenders.append(await _v3_streams(subject, plain))
     return contenders
 
 
-async def _v3_streams(subject: Subject, url: str, topic: str) -> Contender:
-    path = f"/v3/clusters/{await subject.cluster_id()}/topics/{topic}/records?acks=all"
+async def _v3_streams(subject: Subject, url: str) -> Contender:
+    path = f"/v3/clusters/{await subject.cluster_id()}/topics/plain/records?acks=all"
 
     async def turn(seconds: float) -> Turn:
         streams = [await RecordStream.connect(url, path) for _ in range(BATCH_CLIENTS)]

@@ -99,7 +99,7 @@ class _Stage:
     async def load(self, stack: AsyncExitStack) -> None:
         """Start to write and to read at the tail."""
         self._load = await stack.enter_async_context(
-            PacedLoad(self._leader.url, "tail", 0, connections=_PRODUCERS, rate=_RATE, size=SMALL)
+            PacedLoad(self._leader.url, "tail", connections=_PRODUCERS, rate=_RATE, size=SMALL)
         )
 
     def scenes(self) -> list[tuple[Names, Callable[[float], Awaitable[None]]]]:
