@@ -11,7 +11,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from http_api.serving.in_flight import FOR_NEWCOMERS, fits
-from milena.model.errors import NotLeaderError, TooManyRequestsError, UnavailableError
+from milena.model.errors import (
+    FateUnknownError,
+    InternalError,
+    MilenaError,
+    NotLeaderError,
+    TooManyRequestsError,
+    UnavailableError,
+)
 
 KEEP_ALIVE_MS = 20_000
 """Interval in which a stream without data sends an empty line or comment. Many proxies close silent ones after 60 s."""
@@ -98,6 +105,10 @@ async def pause(seconds: float) -> None:
         timer.cancel()
 
 
+PASSING_ERRORS = (UnavailableError, NotLeaderError, FateUnknownError)
+"""Errors after which a stream tries again. A read whose fate is unknown has changed nothing for its reader."""
+
+
 class Retries:
     """Waits between retries. Each wait is twice as long as the one before, up to a total time."""
 
@@ -110,8 +121,10 @@ class Retries:
         self._next_s = RETRY_S_FIRST
         self._failing_since: float | None = None
 
-    async def wait_after(self, error: UnavailableError | NotLeaderError) -> None:
-        """Wait before the next retry; raise ``error`` if the total time has passed."""
+    async def wait_after(self, error: MilenaError) -> None:
+        """Wait before the next retry; raise ``error`` if the total time has passed, or if it is a fault of a node."""
+        if isinstance(error, InternalError):
+            raise error
         now = self._loop.time()
         if self._failing_since is None:
             self._failing_since = now

@@ -16,7 +16,7 @@ from http_api.ports.groups import Delivered, DeliveredRecords
 from http_api.protocol.answers import bytes_answer
 from http_api.protocol.media import RecordFormat, StreamFraming, stream_type, type_in_format
 from http_api.serving.call import Call
-from http_api.serving.places import KEEP_ALIVE_MS, PIECE_BYTES, Retries
+from http_api.serving.places import KEEP_ALIVE_MS, PASSING_ERRORS, PIECE_BYTES, Retries
 from http_api.streaming.answer import stream_answer
 from http_api.v2.consumers import place, place_to_read
 from http_api.v2.fetch import FOLLOW
@@ -25,8 +25,6 @@ from milena.model.access import Operation, ResourceType
 from milena.model.errors import (
     MalformedRequestError,
     MilenaError,
-    NotLeaderError,
-    UnavailableError,
 )
 from milena.model.requests import Doubt, FetchResult
 
@@ -115,7 +113,7 @@ async def _pieces(
             delivered = await call.ports.consumers.records(
                 group, instance, timeout_ms=timeout_ms, max_bytes=max_bytes
             )
-        except (UnavailableError, NotLeaderError) as error:
+        except PASSING_ERRORS as error:
             if not is_following:
                 raise
             await retries.wait_after(error)

@@ -18,8 +18,14 @@ from http_api.formats.selection import select
 from http_api.ports.node import Ports
 from http_api.protocol.media import RecordFormat, StreamFraming
 from http_api.records.topic_tags import EXAMPLE, split, tag_of, tagged
-from http_api.serving.places import KEEP_ALIVE_MS, PIECE_BYTES, RETRY_S_TOTAL, Retries
-from milena.model.errors import MalformedRequestError, NotLeaderError, UnavailableError
+from http_api.serving.places import (
+    KEEP_ALIVE_MS,
+    PASSING_ERRORS,
+    PIECE_BYTES,
+    RETRY_S_TOTAL,
+    Retries,
+)
+from milena.model.errors import MalformedRequestError
 from milena.model.requests import Doubt, FetchRequest, FetchResult
 
 _THREAD_BYTES_MIN = 1 << 20
@@ -177,7 +183,7 @@ class RecordSource:
         while True:
             try:
                 found = await self._read()
-            except (UnavailableError, NotLeaderError) as error:
+            except PASSING_ERRORS as error:
                 await self._retries.wait_after(error)
                 # Retry without a wait for records. Otherwise a few retries would take far longer than they may in all.
                 self._request = replace(self._request, timeout_ms=0)

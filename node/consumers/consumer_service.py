@@ -49,6 +49,8 @@ RETURNED_MAX = 20_000
 gets its last response again."""
 TAKE_BACKS_MAX = 1_000
 """Largest number of take-backs in flight. A client that disconnects causes one, for a moment."""
+LOST_MAX = 20_000
+"""Number of consumers for which this node remembers that a response did not reach the client."""
 
 
 class ConsumersService:
@@ -65,6 +67,9 @@ class ConsumersService:
         self._take_backs: set[asyncio.Task[None]] = set()
         self._returned: dict[ConsumerKey, str] = {}
         """Consumer → id of the last call whose response with records was sent from this node; the oldest first."""
+        self._lost: dict[ConsumerKey, str] = {}
+        """Consumer → id of its last call whose response did not reach the client, if the coordinator may not know that;
+        the oldest first."""
 
     # -- creating and deleting -------------------------------------------------------------------
 
@@ -108,7 +113,7 @@ class ConsumersService:
 
     async def delete(self, group: str, instance: str, *, token: str = "") -> None:
         """Commit what was delivered (if automatic), leave the group and delete the consumer."""
-        await self._acknowledge(group, instance, token)
+        await self._settle(group, instance, token)
         request = messages.ConsumerDeleteRequest(
             group_id=group, instance=instance, asked_node_id=self._node_id
         )
@@ -150,7 +155,7 @@ class ConsumersService:
     async def _subscribe(
         self, group: str, instance: str, topics: Sequence[str], pattern: str | None, token: str
     ) -> None:
-        await self._acknowledge(group, instance, token)
+        await self._settle(group, instance, token)
         request = messages.ConsumerSubscribeRequest(
             group_id=group,
             instance=instance,
@@ -179,7 +184,7 @@ class ConsumersService:
     ) -> None:
         """Replace the consumer's manual assignment by these partitions."""
         _check_count(partitions)
-        await self._acknowledge(group, instance, token)
+        await self._settle(group, instance, token)
         request = messages.ConsumerAssignRequest(
             group_id=group,
             instance=instance,
@@ -188,10 +193,19 @@ class ConsumersService:
         )
         await self._calls.call(messages.ASSIGN, request, repeat=Repeat.ALWAYS)
 
+    async def _settle(self, group: str, instance: str, token: str = "") -> None:
+        """Tell the coordinator, before a call from which it would conclude that its last response has arrived.
+
+        It learns whether that response was lost on the way to this node. ``token``: the client has the response with
+        this token.
+        """
+        lost = self._lost.get((group, instance))
+        if lost is not None:
+            await self._tell_taken_back((group, instance), lost)
+        if token:
+            await self._acknowledge(group, instance, token)
+
     async def _acknowledge(self, group: str, instance: str, token: str) -> None:
-        """Tell the coordinator that the client has the response with this token. Without a token, do nothing."""
-        if not token:
-            return
         request = messages.ConsumerAcknowledgeRequest(
             group_id=group, instance=instance, token=token
         )
@@ -245,6 +259,7 @@ class ConsumersService:
         has the same call id, so it gets the records that the first attempt took.
         """
         consumer = await find_consumer(self._node.metadata, (group, instance))
+        await self._settle(group, instance)
         wait_ms = consumer.request_timeout_ms if timeout_ms is None else timeout_ms
         deadline_ms = self._node.clock.now_ms() + min(max(wait_ms, 0), WAIT_MS_MAX)
         call_id = messages.call_id_of(
@@ -263,6 +278,7 @@ class ConsumersService:
             except (NotCoordinatorError, FateUnknownError):
                 # Try another coordinator only if enough time is left for it.
                 if deadline_ms - self._node.clock.now_ms() < COORDINATOR_WAIT_MS:
+                    _put_last(self._lost, request.key, call_id, most=LOST_MAX)
                     raise
             except asyncio.CancelledError:
                 self._take_back(group, instance, call_id)
@@ -285,10 +301,7 @@ class ConsumersService:
 
         If the client continues on another node, the coordinator asks this node whether the response was sent.
         """
-        self._returned.pop(key, None)
-        self._returned[key] = call_id
-        if len(self._returned) > RETURNED_MAX:
-            del self._returned[next(iter(self._returned))]
+        _put_last(self._returned, key, call_id, most=RETURNED_MAX)
 
     async def on_returned(self, request: messages.ReturnedRequest) -> messages.ReturnedAnswer:
         """Return whether the response of a call was sent to its client from this node."""
@@ -305,27 +318,37 @@ class ConsumersService:
         """Take back a response that the client must not have: it gets an error instead."""
         if self._returned.get((group, instance)) == delivered.call_id and delivered.deliveries:
             del self._returned[group, instance]
-            await self._tell_taken_back(group, instance, delivered.call_id, is_refused=True)
+            await self._try_to_take_back((group, instance), delivered.call_id, is_refused=True)
 
     def _take_back(self, group: str, instance: str, call_id: str) -> None:
         """Take back a response in the background: the client has disconnected, and its next call gets the records."""
+        _put_last(self._lost, (group, instance), call_id, most=LOST_MAX)
         if len(self._take_backs) < TAKE_BACKS_MAX:
             task = asyncio.get_running_loop().create_task(
-                self._tell_taken_back(group, instance, call_id), name="take-back"
+                self._try_to_take_back((group, instance), call_id), name="take-back"
             )
             self._take_backs.add(task)
             task.add_done_callback(self._take_backs.discard)
 
+    async def _try_to_take_back(
+        self, key: ConsumerKey, call_id: str, *, is_refused: bool = False
+    ) -> None:
+        """Tell the coordinator now; if that fails, before the consumer's next call (``_settle``)."""
+        _put_last(self._lost, key, call_id, most=LOST_MAX)
+        try:
+            await self._tell_taken_back(key, call_id, is_refused=is_refused)
+        except MilenaError as error:
+            logger.debug("consumer=%s/%s call=%s: %s", *key, call_id, error)
+
     async def _tell_taken_back(
-        self, group: str, instance: str, call_id: str, *, is_refused: bool = False
+        self, key: ConsumerKey, call_id: str, *, is_refused: bool = False
     ) -> None:
         request = messages.ConsumerTakeBackRequest(
-            group_id=group, instance=instance, call_id=call_id, is_refused=is_refused or UNSET
+            group_id=key[0], instance=key[1], call_id=call_id, is_refused=is_refused or UNSET
         )
-        try:
-            await self._calls.call(messages.TAKE_BACK, request, repeat=Repeat.NEVER)
-        except MilenaError as error:
-            logger.debug("consumer=%s/%s call=%s: %s", group, instance, call_id, error)
+        await self._calls.call(messages.TAKE_BACK, request, repeat=Repeat.ALWAYS)
+        if self._lost.get(key) == call_id:
+            del self._lost[key]
 
     async def close(self) -> None:
         """Stop all background tasks."""
@@ -350,6 +373,8 @@ class ConsumersService:
             asked_node_id=self._node_id,
             offsets=None if offsets is None else tuple(offsets),
         )
+        if offsets is None:
+            await self._settle(group, instance)
         # Without offsets, never repeat the call: another coordinator does not know what was delivered. With offsets,
         # repeat it only at another coordinator. Then the first attempt cannot be applied any more after the repeat.
         repeat = Repeat.NEVER if offsets is None else Repeat.ELSEWHERE
@@ -368,6 +393,14 @@ class ConsumersService:
         )
         answer = await self._calls.call(messages.COMMITTED, request, repeat=Repeat.ALWAYS)
         return answer.offsets
+
+
+def _put_last(calls: dict[ConsumerKey, str], key: ConsumerKey, call_id: str, *, most: int) -> None:
+    """Add an entry as the newest; beyond ``most`` entries, drop the oldest."""
+    calls.pop(key, None)
+    calls[key] = call_id
+    if len(calls) > most:
+        del calls[next(iter(calls))]
 
 
 def _delivered(answer: messages.ConsumerRecordsAnswer, call_id: str) -> Delivered:

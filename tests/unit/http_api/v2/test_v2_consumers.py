@@ -8,7 +8,7 @@ import pytest
 from http_api.ports.groups import OffsetToCommit, Reset, Seek
 from http_api.ports.node import ApiLimits
 from http_api.streaming import answer as stream_answer
-from milena.model.errors import NoLeaderError
+from milena.model.errors import FateUnknownError, NoLeaderError
 from tests.support.fakes.ports import NOW_MS
 from tests.support.http.api_server import BINARY_V2, EVENTS, JSON_V2, NDJSON, TEXT_V2, V2, serving
 
@@ -548,11 +548,12 @@ async def test_an_answer_is_refused_where_it_is_not_known_whether_there_are_reco
         assert (await subscribed.get(url, accept)).error == (503, 50302)
 
 
-async def test_a_stream_that_follows_goes_on_and_says_so_while_a_partition_has_no_leader(
-    subscribed, monkeypatch
+@pytest.mark.parametrize("error", [NoLeaderError("t-0 has no leader"), FateUnknownError("no word")])
+async def test_a_stream_that_follows_goes_on_and_says_so_while_nobody_answers(
+    subscribed, monkeypatch, error
 ):
     monkeypatch.setattr(stream_answer, "KEEP_ALIVE_MS", 20)
-    subscribed.node.errors["consumer_records"] = NoLeaderError("t-0 has no leader")
+    subscribed.node.errors["consumer_records"] = error
     url = f"{subscribed.base_url}{C1}/records"
     async with subscribed.session.get(url, headers={"Accept": EVENTS}) as response:
         assert await response.content.readuntil(b"\n\n") == b"retry: 1000\n\n"

@@ -47,6 +47,35 @@ class TestLostAnswers:
             assert await client.read(asked) == ["b"]
 
     @virtual
+    @pytest.mark.parametrize("is_given_up", [False, True])
+    @pytest.mark.parametrize("is_committed", [False, True])
+    async def test_what_a_call_of_unknown_fate_took_is_delivered_by_the_next(
+        self, is_given_up: bool, is_committed: bool
+    ) -> None:
+        """Whether the client got an error, or has disconnected while the coordinator could not be told."""
+        async with cluster_of() as cluster:
+            await cluster.create("t", (1, 2, 3))
+            await cluster.any.write("t", "a", "b")
+            client = await (await Client(cluster).create()).subscribe("t")
+            asked = other_than(cluster, client.coordinator)
+            cluster.network.lose_answers_to.add((asked, "consumer_records"))
+            reading = asyncio.create_task(client.read(asked, max_bytes=1))
+            await after(100)
+            if is_given_up:
+                cluster.network.cut(asked, client.coordinator)
+                reading.cancel()
+            with pytest.raises((FateUnknownError, asyncio.CancelledError)):
+                await reading
+            await after(500)
+            cluster.network.lose_answers_to.clear()
+            cluster.heal()
+            if is_committed:
+                await client.commit(node_id=asked)
+                assert (await client.committed()).get(0, 0) == 0
+            assert await client.read(asked, max_bytes=1) == ["a"]
+            assert await client.read(asked, max_bytes=1) == ["b"]
+
+    @virtual
     async def test_a_drawn_name_is_created_once(self) -> None:
         async with cluster_of() as cluster:
             asked = other_than(cluster, Client(cluster).coordinator)
