@@ -3,6 +3,7 @@
 A job draws on its own ``Figure``, and changes no matplotlib state that other code in the process uses.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -79,6 +80,8 @@ def save_picture(path: str, *, title: str, panels: tuple[Panel, ...]) -> None:
             "legend.frameon": False,
             "legend.fontsize": 8.5,
             "font.size": 9.5,
+            # Names are shown as they are: matplotlib takes the text between two dollars for a formula.
+            "text.parse_math": False,
         }
     ):
         figure = _figure(title, panels)
@@ -149,10 +152,13 @@ def shortened(name: str, most: int) -> str:
 def labels_of(names: Iterable[str]) -> dict[str, str]:
     """Return a short label for each name. Names with the same label get a number."""
     labels: dict[str, str] = {}
+    counts: Counter[str] = Counter()
     for name in names:
-        label = shortened(name, NAME_CHARS_MAX)
-        same = sum(shortened(other, NAME_CHARS_MAX) == label for other in labels)
-        labels[name] = f"{label} ({same + 1})" if same else label
+        label = shortened(name, NAME_CHARS_MAX) or "(empty)"
+        counts[label] += 1
+        # matplotlib leaves a label that begins with "_" out of the legend.
+        shown = f" {label}" if label.startswith("_") else label
+        labels[name] = shown if counts[label] == 1 else f"{shown} ({counts[label]})"
     return labels
 
 

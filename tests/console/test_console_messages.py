@@ -194,6 +194,9 @@ async def test_both_forms_of_a_key_are_offered_and_told_apart(browser, made):
         await page.fill("details.action label:nth-of-type(4) textarea", str(offset))
         await page.click("details.action form button")
         await page.until_shown(f"written to partition 0 at offset {offset}")
+    await page.fill("details.action input", "null")
+    await page.until_shown("In JSON, null means that the record has no key.")
+    await page.fill("details.action input", "")
     await page.until("document.querySelectorAll('tbody tr').length === 3")
     shown = [row[3] for row in await page.run(CELLS)]
     assert shown[0].endswith(" bytes")

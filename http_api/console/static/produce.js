@@ -24,21 +24,25 @@ function headersOf(text) {
 /** The JSON of a key's field: text that is not JSON becomes a JSON string. */
 const keyJson = (text) => (isJson(text) ? text : JSON.stringify(text));
 
+/** Whether a record has no key: in JSON, null is none. */
+const isKeyless = ({ key, keyKind }) => key === "" || (keyKind === "JSON" && key.trim() === "null");
+
 /**
  * {type, body}: a request with this record. JSON goes to the node as it was typed, so that it is stored as from any other
  * client. JSON beside text is encoded here, because one request has one format.
  */
 function requestOf({ partition, key, keyKind, value, kind, headers }) {
-  const isJsonKey = key === "" || keyKind === "JSON";
+  const hasNone = isKeyless({ key, keyKind });
+  const isJsonKey = hasNone || keyKind === "JSON";
   const rest = { headers: headersOf(headers), ...(partition === "" ? {} : { partition: Number(partition) }) };
   if (isJsonKey && kind !== "text") {
-    const [keyText, valueText] = [key === "" ? "null" : keyJson(key), kind === "tombstone" ? "null" : value];
+    const [keyText, valueText] = [hasNone ? "null" : keyJson(key), kind === "tombstone" ? "null" : value];
     const tail = JSON.stringify(rest).slice(1);
     return { type: JSON_RECORDS, body: `{"records":[{"key":${keyText},"value":${valueText},${tail}]}` };
   }
   const bytes = (text) => base64Of(encoder.encode(text));
   const record = {
-    key: key === "" ? null : bytes(isJsonKey ? compact(keyJson(key)) : key),
+    key: hasNone ? null : bytes(isJsonKey ? compact(keyJson(key)) : key),
     value: kind === "tombstone" ? null : bytes(kind === "JSON" ? compact(value) : value),
     ...rest,
   };
@@ -62,7 +66,7 @@ export function Produce({ topic, onDone }) {
     onDone();
     return `written to partition ${receipt.partition} at offset ${receipt.offset}`;
   };
-  const isReady = isTombstone ? form.key !== "" : form.value !== "" && !isBroken;
+  const isReady = isTombstone ? !isKeyless(form) : form.value !== "" && !isBroken;
   return html`<${Action} summary="Write a record" verb="Write" act=${act} isReady=${isReady}>
     <${PartitionField} count=${topic.partition_count} value=${form.partition} onValue=${set("partition")} none="by its key" />
     <label>Value is <select value=${form.kind} onChange=${(e) => set("kind")(e.target.value)}>
@@ -72,7 +76,8 @@ export function Produce({ topic, onDone }) {
     <div class="beside"><label>Key is <select value=${form.keyKind} onChange=${(e) => set("keyKind")(e.target.value)}>
       ${["JSON", "text"].map((kind) => html`<option>${kind}</option>`)}
     </select></label></div>
-    ${form.key !== "" && html`<p class="dim" role="status">The key is stored as <span class="mono"><${Name} text=${form.keyKind === "JSON" ? compact(keyJson(form.key)) : form.key} /></span>.</p>`}
+    ${form.key !== "" && isKeyless(form) && html`<p class="dim" role="status">In JSON, null means that the record has no key.</p>`}
+    ${!isKeyless(form) && html`<p class="dim" role="status">The key is stored as <span class="mono"><${Name} text=${form.keyKind === "JSON" ? compact(keyJson(form.key)) : form.key} /></span>.</p>`}
     ${!isTombstone && html`<${Field} label="Value" isLong value=${form.value} onValue=${set("value")} />`}
     ${isBroken && html`<p class="box warn" role="status">This is not JSON yet.</p>`}
     <${Field} label="Headers, name: value, one per line" isLong value=${form.headers} onValue=${set("headers")} />

@@ -247,6 +247,15 @@ def test_names_that_look_the_same_get_a_number():
     }
 
 
+def test_names_are_shown_as_they_are(drawn):
+    panels, row = WAYS["prices"]
+    names = ["_access", "/price/$10/and/$20", "/$%7Bx%7D/$y", ""]
+    figure = drawn(panels([row(n, name) for n, name in enumerate(names)]))
+    legend = figure.axes[0].get_legend().get_texts()
+    assert sorted(text.get_text().strip() for text in legend) == sorted([*names[:3], "(empty)"])
+    assert not any(text.get_parse_math() for text in legend)
+
+
 def test_a_long_title_is_shortened():
     assert len(shortened("t" * 500, 100)) == 100
     assert shortened("alerts of access", 100) == "alerts of access"
