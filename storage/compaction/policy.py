@@ -21,7 +21,7 @@ Records without a key are all kept. They are from a time when the topic was not 
 All transactions are decided below the end of a run, which is at most the last stable offset. Batches of an aborted
 transaction are dropped. Batches of a committed one lose the mark that they belong to it, and are judged as any others.
 The marker behind them then adds nothing. Like a tombstone, it is removed after every replica has it. A batch with
-idempotency keys, and its marker, stay unchanged for as long as one of the keys does.
+idempotency keys keeps its header and the mark, and its marker stays, for as long as one of the keys does.
 
 Source: KIP-58 (minimum lag), KIP-354 (maximum lag), KIP-534 (delete horizon).
 """
@@ -195,13 +195,12 @@ class BatchSieve:
         if header.base_offset >= self._rules.keys.end:
             # The map does not have its keys, and the writers' state does not have its batch.
             return self._keep(Kept(header, whole))
-        # Before the records are judged: a batch that answers a retry stays even if later records replaced all of its
-        # own.
-        if self._is_answer(header):
-            return self._keep(Kept(header, whole))
+        is_answer = self._is_answer(header)
         columns = records_to_count(buffer, header, position, self._rules.aborted)
         if columns is not None:
-            return self._sift(header, columns, whole)
+            return self._sift(header, columns, whole, is_answer=is_answer)
+        if is_answer:
+            return self._keep(Kept(header, whole))
         if self._is_dispensable(header):
             return self._drop(header)
         return self._keep(Kept(header, whole))
@@ -209,8 +208,10 @@ class BatchSieve:
     def _is_answer(self, header: BatchHeader) -> bool:
         """Whether a batch belongs to a committed request with an idempotency key, or is the marker of that request.
 
-        Every log that has both answers a retry from both, so neither is removed or changed without the other. Keys of a
-        session's writes (``owner`` below 0) have no use after the session's end.
+        Every log that has both answers a retry from both: from the marker and the header of the batch. So neither is
+        removed without the other, and the batch keeps its mark. Its records are judged like any others: a later run
+        would not find that they were replaced. Keys of a session's writes (``owner`` below 0) have no use after the
+        session's end.
         """
         found = header.transaction
         if isinstance(found, Marker):
@@ -237,7 +238,9 @@ class BatchSieve:
         hole, self._hole = self._hole, None
         return [] if hole is None else [_filler(hole)]
 
-    def _sift(self, header: BatchHeader, columns: RecordColumns, whole: Buffer) -> list[Kept]:
+    def _sift(
+        self, header: BatchHeader, columns: RecordColumns, whole: Buffer, *, is_answer: bool
+    ) -> list[Kept]:
         kept, has_tombstone = self._judge(header, columns)
         # A tombstone keeps its horizon from the run that saw it first (KIP-534). A new horizon on each run would keep
         # it for ever in a log that is compacted often.
@@ -251,10 +254,19 @@ class BatchSieve:
         is_whole = len(kept) == count and horizon_ms == header.delete_horizon_ms
         # A batch of a committed transaction is rewritten even if it keeps all records. It loses the mark of the
         # transaction, so that its marker may be removed later.
-        if is_whole and not header.is_transactional:
+        if is_whole and (is_answer or not header.is_transactional):
             return self._keep(Kept(header, whole))
         self.is_changed = True
         self._counts.records += count - len(kept)
+        if is_answer:
+            rest = _choose(header, columns, kept)
+            return self._keep(
+                _encoded(
+                    rewrite_batch(
+                        header, rest, delete_horizon_ms=horizon_ms, keeps_transaction=True
+                    )
+                )
+            )
         if kept:
             return self._keep(_encoded(_rewritten(header, columns, whole, kept, horizon_ms)))
         # A retry of this batch must be recognised, and only the header tells the log about it.

@@ -114,18 +114,26 @@ def encode_marker(
 
 
 def rewrite_batch(
-    header: BatchHeader, columns: RecordColumns, *, delete_horizon_ms: int | None = None
+    header: BatchHeader,
+    columns: RecordColumns,
+    *,
+    delete_horizon_ms: int | None = None,
+    keeps_transaction: bool = False,
 ) -> bytes:
     """Encode the batch of ``header`` with fewer records, for compaction.
 
     Stamp, producer, idempotency keys and the range of offsets stay. ``columns.offset_deltas`` names the remaining
-    records. The batch no longer belongs to a transaction. If a Kafka client sent it, it becomes a batch of columns.
+    records. Unless ``keeps_transaction``, the batch no longer belongs to a transaction. If a Kafka client sent it, it
+    becomes a batch of columns.
     """
-    attributes = _column_attributes(header) & ~(DELETE_HORIZON_BIT | TRANSACTIONAL_BIT)
+    attributes = _column_attributes(header) & ~DELETE_HORIZON_BIT
     if delete_horizon_ms is not None:
         attributes |= DELETE_HORIZON_BIT
+    if keeps_transaction:
+        extensions = encode_extensions(header.request_keys, delete_horizon_ms, header.transaction)
+        return _reassemble(header, columns, attributes, extensions)
     extensions = encode_extensions(header.request_keys, delete_horizon_ms)
-    return _reassemble(header.numbered(), columns, attributes, extensions)
+    return _reassemble(header.numbered(), columns, attributes & ~TRANSACTIONAL_BIT, extensions)
 
 
 def column_batch(header: BatchHeader, columns: RecordColumns) -> bytes:

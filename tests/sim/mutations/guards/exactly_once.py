@@ -463,7 +463,7 @@ EXACTLY_ONCE: tuple[Mutation, ...] = (
     ),
     Mutation(
         name="shared-keys-compacted",
-        guard="a batch stays whole for as long as one of its keys is known",
+        guard="a batch keeps its mark for as long as one of its keys is known",
         module="storage.compaction.policy",
         old="return any(_has_entry(key, header, rules) for key in header.request_keys)",
         new="return any(_has_entry(key, header, rules) for key in header.request_keys[:1])",

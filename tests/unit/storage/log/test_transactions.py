@@ -439,7 +439,7 @@ class TestCompaction:
         assert values_of(follower) == {b"a": b"4", b"b": b"5"}
 
     @pytest.mark.parametrize("known", [(), (0,), (1,), (0, 1)])
-    def test_the_batch_stays_whole_for_as_long_as_one_of_its_keys_is_known(self, known):
+    def test_the_batch_keeps_its_mark_for_as_long_as_one_of_its_keys_is_known(self, known):
         batch = stamped(shared(), base_offset=0, leader_epoch=0, append_time_ms=NOW_MS)
         header = decode_header(batch)
         later = keyed_batch([(b"a", b"4"), (b"b", b"5")])
@@ -460,10 +460,44 @@ class TestCompaction:
             delete_retention_ms=0,
             tombstone_end=0,
         )
-        kept = [
-            bytes(each.content) for each in BatchSieve(rules, SieveCounts()).take(batch, header, 0)
-        ]
-        assert (kept == [batch]) == bool(known)
+        sieve = BatchSieve(rules, SieveCounts())
+        kept = [each.header for each in (*sieve.take(batch, header, 0), *sieve.end())]
+        assert [each.next_offset for each in kept] == [header.next_offset]
+        assert kept[0].record_count == 0
+        marked = (kept[0].transaction, kept[0].request_keys)
+        assert (marked == (header.transaction, header.request_keys)) == bool(known)
+
+    @pytest.mark.parametrize("value", [b"new", None])
+    def test_a_record_of_a_request_with_a_key_is_replaced_like_any_other(self, log, value):
+        """Also for good: a record that stayed would be the last of its key once a tombstone behind it is gone."""
+        append(log, transactional(1, 0, (b"a", b"old"), (b"b", b"x"), keys=(KEY,), owner=4))
+        append(log, marker(1, 0, 0, commit=2), keyed_batch([(b"a", value)]))
+        roll(log)
+        compact(log)
+        answer = log.idempotency_lookup(KEY.key_hash, NOW_MS)
+        assert answer is not None
+        assert records_of(log) == {1: (b"b", b"x"), 3: (b"a", value)}
+        assert self.copied(log).idempotency_lookup(KEY.key_hash, NOW_MS) == answer
+        for later_ms in (2_000, 2 * IDEMPOTENCY_WINDOW_MS):
+            append(log, keyed_batch([(b"c", b"1")]))
+            roll(log)
+            assert compact(log, now_ms=NOW_MS + later_ms)
+            left = values_of(log)
+            del left[b"c"]
+            assert left == {b"b": b"x"} | ({} if value is None else {b"a": value})
+        assert not self.copied(log).writers.transactions.open
+
+    def test_a_tombstone_of_a_request_with_a_key_goes_after_a_while(self, log):
+        append(log, keyed_batch([(b"a", b"1")]))
+        append(
+            log, transactional(1, 0, (b"a", None), keys=(KEY,), owner=4), marker(1, 0, 1, commit=2)
+        )
+        roll(log)
+        compact(log)
+        assert records_of(log) == {1: (b"a", None)}
+        assert compact(log, now_ms=NOW_MS + 1_000)
+        assert records_of(log) == {}
+        assert log.idempotency_lookup(KEY.key_hash, NOW_MS) is not None
 
     def test_once_none_is_known_both_may_go(self, log):
         append(log, shared(), marker(1, 0, 0, commit=3, extents=SHARED_EXTENTS))
