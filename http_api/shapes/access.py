@@ -99,7 +99,9 @@ NEW_TOKEN = request(
     },
     note=maybe(text("for people", maxLength=_NOTE_LENGTH_MAX)),
     lifetime_ms=maybe(count("absent: it has no end", least=1)),
-    grants=maybe(listing(GRANT, maxItems=GRANTS_MAX)),
+    grants=maybe(
+        listing(GRANT, "absent: all that its user may do", minItems=1, maxItems=GRANTS_MAX)
+    ),
 )
 TOKEN_MADE = answer("TokenMade", **_TOKEN, token=text("what is to be sent; shown only here"))
 

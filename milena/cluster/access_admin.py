@@ -122,7 +122,7 @@ class AccessAdmin:
         *,
         note: str | None = None,
         lifetime_ms: int | None = None,
-        grants: Sequence[TokenGrant] = (),
+        grants: Sequence[TokenGrant] | None = None,
     ) -> NewToken:
         """Create a token that acts for a user. A request with it needs the user's permission and the token's grant.
 
@@ -132,14 +132,14 @@ class AccessAdmin:
             user: the user's name.
             note: a remark for people.
             lifetime_ms: how long the token is valid from now on; None leaves the choice to the cluster.
-            grants: what the token permits; an empty list permits all that the user may do.
+            grants: what the token permits, at least one; None: all that the user may do.
 
         Raises:
             TargetNotFoundError: there is no such user.
             AnswerError: a bad note, time or grant; the message says what to change.
         """
-        listed: list[Json] = [asdict(grant) for grant in grants]
-        body: dict[str, Json] = given(note=note, lifetime_ms=lifetime_ms, grants=listed or None)
+        listed: list[Json] | None = None if grants is None else [asdict(grant) for grant in grants]
+        body: dict[str, Json] = given(note=note, lifetime_ms=lifetime_ms, grants=listed)
         return new_token(AnswerFields(await self._http.post(_tokens_path(user), body), "token"))
 
     async def delete_token(self, user: str, token_id: str) -> None:

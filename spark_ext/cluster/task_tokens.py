@@ -34,7 +34,7 @@ from spark_ext.errors import OptionError
 from spark_ext.options.credentials import TaskToken, TaskTokenRule, carried
 
 GRANTS_MAX = 100
-"""The most grants of a token. A query that needs more gets a token without grants, which may do what the driver may."""
+"""The most grants of a token. A query of more topics gets one for topics of any name."""
 
 NOTE = "tasks of Spark"
 
@@ -185,7 +185,7 @@ async def _make_token(
     if name is None:
         return _NoToken(f"{access.principal} is not a user of the cluster's own, and has no tokens")
 
-    async def make(some: tuple[TokenGrant, ...]) -> NewToken:
+    async def make(some: tuple[TokenGrant, ...] | None) -> NewToken:
         return await patiently(
             lambda: client.admin.access.create_token(
                 name, note=NOTE, lifetime_ms=lifetime_ms, grants=some
@@ -198,7 +198,7 @@ async def _make_token(
         except NotPermittedError:
             # The driver itself uses a token, whose grants do not include ``grants``. Without grants of its own, the
             # new token gets those of the driver's token.
-            return await make(())
+            return await make(None)
     except CredentialsRefusedError:
         raise
     except AnswerError as error:

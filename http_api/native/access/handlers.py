@@ -204,6 +204,11 @@ async def create_token(call: Call) -> web.Response:
     name = _own_or_any(call)
     fields = Fields(await call.optional_json_body(), "the body", shapes.NEW_TOKEN.fields)
     grants = tuple(_grant(item) for item in fields.objects("grants", shapes.GRANT.fields))
+    if fields.has("grants") and not grants:
+        raise InvalidFieldError(
+            "'grants' is empty, and a token is good for something: name what, or leave 'grants' out for all that its "
+            "user may do"
+        )
     caller = call.rights.caller
     if caller.grants:
         raise ForbiddenError(

@@ -69,7 +69,7 @@ def create_token(
 
     async def work(client: AdminClient) -> NewToken:
         return await client.access.create_token(
-            await _whose(client, user), note=note, lifetime_ms=lifetime_ms, grants=grants
+            await _whose(client, user), note=note, lifetime_ms=lifetime_ms, grants=grants or None
         )
 
     made = target.run(work) if out is None else _written(out, lambda: target.run(work))

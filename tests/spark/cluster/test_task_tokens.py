@@ -169,7 +169,7 @@ async def test_a_token_with_grants_makes_one_with_the_same():
     cluster = Cluster()
     cluster.refusals = [refusal(NotPermittedError)]
     await asked(TaskTokens(LoopClock()), cluster)
-    assert cluster.made == [("ada", HOUR_MS, ())]
+    assert cluster.made == [("ada", HOUR_MS, None)]
 
 
 @virtual

@@ -290,6 +290,7 @@ async def test_a_token_is_shown_once_and_is_good_until_it_is_deleted(closed):
         {"note": "\x1b[2J"},
         {"note": "two\nlines"},
         {"lifetime_ms": 0},
+        {"grants": []},
         {"grants": [{**READ_ORDERS, "operations": []}]},
         {"grants": [{**READ_ORDERS, "operations": ["FLY"]}]},
         {"grants": [{**READ_ORDERS, "resource_type": "TABLE"}]},
