@@ -295,7 +295,7 @@ class Rights(CallerRights):
 
     def _credentials(self) -> tuple[str | None, str, ClientCertificate | None]:
         given = self._request.headers.getall("Authorization", None)
-        header = None if given is None else ", ".join(given)
+        header = None if given is None else ", ".join(dict.fromkeys(given))
         # A plain aiohttp connection has no certificate attribute.
         certificate = getattr(self._request.protocol, "certificate", None)
         return header, self._request.remote or "", certificate

@@ -4,6 +4,7 @@ import io
 from dataclasses import replace
 
 import pytest
+from multidict import CIMultiDict
 
 from http_api import app
 from http_api.routes import ROUTES
@@ -34,6 +35,15 @@ async def closed():
     node.add_topic("orders")
     async with serving(node) as api:
         yield api, ClosedNode(node)
+
+
+@pytest.mark.parametrize(
+    ("second", "status"), [(ROOT["Authorization"], 200), ("Bearer other", 400)]
+)
+async def test_credentials_that_come_twice_count_once(closed, second, status):
+    api, _ = closed
+    headers = CIMultiDict([*ROOT.items(), ("Authorization", second)])
+    assert (await api.call("GET", "/topics/orders", headers=headers)).status == status
 
 
 async def put(api, path, body, headers=ROOT):
