@@ -56,7 +56,7 @@ class HealthService:
             if key not in self._node.replicas.runners:
                 return f"the replica of {name} is being opened"
             if state.leader is None and live.isdisjoint(state.isr):
-                # Nobody has the records that it lacks, perhaps for days. Meanwhile it serves its other partitions.
+                # No node has the records that it lacks, perhaps for days. Meanwhile it serves its other partitions.
                 continue
             if node_id not in state.isr:
                 return f"the replica of {name} is catching up"
