@@ -21,7 +21,6 @@ from milena.model.errors import MilenaError
 from node.config.budgets import LASTING_RETRY_MS, LONG_PROPOSE_MS
 from node.control.membership import Membership
 from node.kafka.apis.api import Api, KafkaAddress, KafkaServices
-from node.kafka.apis.metadata import reachable_at
 from node.kafka.apis.registry import APIS
 from node.kafka.budget import FrameBudget
 from node.kafka.connection import KafkaConnection, KafkaPatience, ListenerContext
@@ -180,13 +179,21 @@ class KafkaListener:
         metadata = self._services.metadata
         for address in (found() for found in self._addresses):
             for broker in metadata.image.brokers.values():
-                is_equal = reachable_at(broker, address.listener) == (address.host, address.port)
-                if is_equal and not address.is_shared and broker.broker_id != metadata.node_id:
+                if address.is_shared or broker.is_fenced or broker.broker_id == metadata.node_id:
+                    continue
+                # Whichever listener has it: a client is sent to this address, and reaches one of both nodes.
+                others = {(_plain(host), port) for _, host, port in broker.kafka_addresses}
+                if (_plain(address.host), address.port) in others:
                     yield address, broker.broker_id
 
     def _row(self) -> tuple[tuple[str, str, int], ...]:
         found = [address() for address in self._addresses]
         return tuple(sorted((one.listener, one.host, one.port) for one in found))
+
+
+def _plain(host: str) -> str:
+    """Return the form in which equal names of hosts are equal texts."""
+    return host.lower().removesuffix(".")
 
 
 async def advertise(

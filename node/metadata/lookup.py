@@ -33,7 +33,7 @@ async def topic_to_commit(topic: GetTopic, name: str, partition: int, topic_id: 
         return await topic(name, partition, topic_id)
     except OffsetOutOfRangeError as error:
         raise TopicNotFoundError(
-            f"topic {name!r} does not have the id {topic_id}: the earlier topic was deleted"
+            f"topic {name!r} does not have the id {topic_id}: the topic of this id was deleted, or is another one"
         ) from error
 
 

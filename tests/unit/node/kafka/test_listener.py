@@ -81,6 +81,22 @@ async def test_two_nodes_with_one_address_tell_so_unless_they_share_it(
 
 
 @virtual
+async def test_addresses_of_different_listeners_may_be_equal_too() -> None:
+    async with cluster_of() as cluster:
+        first = listener_of(cluster.nodes[1], address=lambda: KafkaAddress("a.example.org", 9094))
+        second = listener_of(
+            cluster.nodes[2],
+            address=lambda: KafkaAddress("b.example.org", 9094),
+            external=lambda: KafkaAddress("A.example.org.", 9094, EXTERNAL),
+        )
+        telling = [asyncio.create_task(one.advertise()) for one in (first, second)]
+        await asyncio.sleep(3)  # of virtual time
+        assert [cluster.nodes[number].counts.kafka.equal_addresses for number in (1, 2)] == [1, 1]
+        for task in telling:
+            task.cancel()
+
+
+@virtual
 async def test_a_cluster_of_the_level_before_is_told_nothing() -> None:
     async with cluster_of(Cluster(feature_max=11)) as cluster:
         telling = asyncio.create_task(listener_of(cluster.nodes[1]).advertise())
