@@ -181,7 +181,7 @@ class KafkaListener:
             for broker in metadata.image.brokers.values():
                 if address.is_shared or broker.is_fenced or broker.broker_id == metadata.node_id:
                     continue
-                # Whichever listener has it: a client is sent to this address, and reaches one of both nodes.
+                # The listener does not matter: a client is sent to this address, and reaches one of both nodes.
                 others = {(_plain(host), port) for _, host, port in broker.kafka_addresses}
                 if (_plain(address.host), address.port) in others:
                     yield address, broker.broker_id
