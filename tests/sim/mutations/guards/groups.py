@@ -115,4 +115,12 @@ GROUPS: tuple[Mutation, ...] = (
         new="        if done is None or done:\n            return\n        await asyncio.wait([done])",
         by="tests/unit/node/groups/test_coordinated_group.py",
     ),
+    Mutation(
+        name="lost-call",
+        guard="before a consumer's next call, its coordinator learns of a response that did not arrive",
+        module="node.consumers.consumer_service",
+        old="await self._tell_taken_back((group, instance), lost)",
+        new="pass",
+        by="tests/unit/node/consumers/test_failures.py",
+    ),
 )

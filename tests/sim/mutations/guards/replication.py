@@ -315,4 +315,12 @@ REPLICATION: tuple[Mutation, ...] = (
         new="self.log.cutting.restart_at(self.log.log_start_offset)",
         by="tests/unit/node/replica/test_scrubber.py",
     ),
+    Mutation(
+        name="join-and-stay",
+        guard="who joins the in-sync replicas may stay in them",
+        module="node.replica.leader",
+        old="and self._may_stay(broker_id, now_ms, brokers)",
+        new="",
+        by="tests/unit/node/replica/test_leader.py",
+    ),
 )
