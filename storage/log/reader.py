@@ -25,6 +25,9 @@ _SIZE = Struct(">I31xHi")
 _PLACE = Struct(">7xq26xi")
 """Layout of base_offset and last_offset_delta in a batch's header."""
 
+_BASE_OFFSET = slice(7, 15)
+"""The bytes of base_offset in a batch's header."""
+
 _SEARCH_BYTES = 1 << 20
 """Bytes that a search by time reads at once."""
 
@@ -72,36 +75,68 @@ def read_span(
     if offset >= end:
         return b""
     spans: list[bytes] = []
-    left = max_bytes
+    left, at = max_bytes, offset
     while True:
-        if is_cached and not table.find(offset).has_index:
-            return None
         try:
-            segment, file = _pin(table, bounds, offset)
-            try:
-                found = segment.read(
-                    file, offset, max_bytes=left, end_offset=end, is_cached=is_cached
-                )
-            finally:
-                segment.unpin()
+            found = _read_segment(
+                table, bounds, at, max_bytes=left, end_offset=end, is_cached=is_cached
+            )
         except (CorruptLogError, OffsetOutOfRangeError):
             if spans:
                 break  # the response ends before the damage, which the next read reports
             raise
-        table.note_use(segment)
         if found is None:
             return None
-        span, is_to_end = found
-        if spans and len(span) > left:
-            # The first batch of this segment, which is returned whatever its size, does not fit behind the others.
+        span, next_offset = found
+        # The first batch of a segment is returned whatever its size, so it may not fit behind the others. And since the
+        # segment before it was read, compaction may have merged the next batch with those that are read already.
+        if spans and (len(span) > left or _base_of(span) < at):
             break
         spans.append(span)
         left -= len(span)
-        offset = segment.next_offset
         # A reader takes a response that is not full for all that there is, so it must not end where a segment ends.
-        if not is_to_end or offset >= end or left <= HEADER_BYTES:
+        if next_offset is None or next_offset >= end or left <= HEADER_BYTES:
             break
+        at = next_offset
     return spans[0] if len(spans) == 1 else b"".join(spans)
+
+
+def _read_segment(
+    table: SegmentTable,
+    bounds: Bounds,
+    offset: int,
+    *,
+    max_bytes: int,
+    end_offset: int,
+    is_cached: bool,
+) -> tuple[bytes, int | None] | None:
+    """Read in one segment as ``read_span`` does; return the batches, and where the next segment begins.
+
+    None instead of that offset if the batches do not reach the segment's end.
+    """
+    if is_cached and not table.find(offset).has_index:
+        return None
+    segment, file = _pin(table, bounds, offset)
+    try:
+        next_offset = segment.next_offset
+        found = segment.read(
+            file, offset, max_bytes=max_bytes, end_offset=end_offset, is_cached=is_cached
+        )
+    finally:
+        segment.unpin()
+    table.note_use(segment)
+    if found is None:
+        return None
+    span, is_to_end = found
+    if _base_of(span) > offset:
+        # Retention removed the batch after the bounds were taken. Those after it must not be taken for it.
+        raise bounds.out_of_range(offset)
+    # If the owner cut or extended the segment meanwhile, it is not known which batches are next.
+    return span, next_offset if is_to_end and segment.next_offset == next_offset else None
+
+
+def _base_of(span: bytes) -> int:
+    return int.from_bytes(span[_BASE_OFFSET], "big")
 
 
 def _pin(table: SegmentTable, bounds: Bounds, offset: int) -> tuple[Segment, File]:

@@ -5,9 +5,11 @@ from random import Random
 
 import pytest
 
+from milena.model.batch.decode import iterate_headers
 from milena.model.batch.header import decode_header
 from milena.model.types import ReplicaHealth
 from storage.compaction.mark import CompactionMark, read_mark, write_mark
+from storage.segments.table import SegmentTable
 from storage.state.producer_state import WriterState
 from storage.state.sealed import seal
 from storage.state.writer_snapshot import encode_snapshot
@@ -22,7 +24,7 @@ from tests.support.disk.compacted_log import (
     roll,
     values_of,
 )
-from tests.support.disk.log_model import DIRECTORY, NOW_MS, open_log
+from tests.support.disk.log_model import DIRECTORY, NOW_MS, open_log, read_all
 from tests.support.disk.memory_files import MemoryFiles
 
 
@@ -125,6 +127,27 @@ def test_the_file_of_a_mark_is_that_of_earlier_releases(files, log, horizon_ms, 
 
 
 # While others use the log.
+
+
+def test_a_read_ends_where_compaction_has_merged_the_next_batch_with_those_before(
+    files, log, monkeypatch
+):
+    for _ in range(3):
+        append(log, keyed_batch([(b"a", b"1")]), keyed_batch([(b"a", b"2")]))
+        roll(log)
+    first = log.state.table.segments[0]
+    note_use = SegmentTable.note_use
+
+    def compact_after_the_first(table, segment):
+        note_use(table, segment)
+        if segment is first:
+            compact(log)
+
+    monkeypatch.setattr(SegmentTable, "note_use", compact_after_the_first)
+    headers = [header for _, header in iterate_headers(log.read_span(0, max_bytes=1 << 20))]
+    assert first.is_replaced
+    assert [header.base_offset for header in headers] == [0, 1]
+    assert [header.next_offset for header in map(decode_header, read_all(log))] == [5, 6]
 
 
 def test_readers_of_old_segments_go_on(files):

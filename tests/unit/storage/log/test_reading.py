@@ -11,6 +11,7 @@ from milena.model.errors import CorruptLogError, OffsetOutOfRangeError
 from milena.model.types import TimestampType
 from storage.log.reader import end_of_span
 from storage.segments.segment import LOG_SUFFIX, offset_name
+from storage.segments.table import SegmentTable
 from tests.support.disk.log_model import DIRECTORY, make_batch, open_log, read_all, read_batches
 from tests.support.disk.memory_files import MemoryFiles
 from tests.support.disk.small_logs import append, fill
@@ -80,6 +81,36 @@ def test_a_read_ends_before_a_damaged_segment(files, log):
     assert end_of_span(log.read_span(0, max_bytes=1 << 20)) == first.next_offset
     with pytest.raises(CorruptLogError):
         log.read_span(first.next_offset, max_bytes=1 << 20)
+
+
+def test_a_read_ends_where_retention_goes_on_before_it(log, monkeypatch):
+    """It is on another thread. A segment that begins above the next offset must not be taken for the next one."""
+    fill(log, 40)
+    segments = log.state.table.segments
+    note_use = SegmentTable.note_use
+
+    def retain_after_the_first(table, segment):
+        note_use(table, segment)
+        if segment is segments[0]:
+            log.start.advance(segments[3].base_offset)
+
+    monkeypatch.setattr(SegmentTable, "note_use", retain_after_the_first)
+    assert end_of_span(log.read_span(0, max_bytes=1 << 20)) == segments[0].next_offset
+    assert log.log_start_offset == segments[3].base_offset
+
+
+def test_a_read_of_a_batch_that_retention_has_just_removed_is_out_of_range(log, monkeypatch):
+    fill(log, 40)
+    later = log.state.table.segments[3]
+    find = SegmentTable.find
+
+    def find_after_retention(table, offset):
+        log.start.advance(later.base_offset)
+        return find(table, offset)
+
+    monkeypatch.setattr(SegmentTable, "find", find_after_retention)
+    with pytest.raises(OffsetOutOfRangeError):
+        log.read_span(12, max_bytes=1 << 20)
 
 
 def test_a_read_out_of_range_says_what_the_range_is(log):
