@@ -112,7 +112,7 @@ STORAGE: tuple[Mutation, ...] = (
         name="read-on",
         guard="a read goes on in the next segment",
         module="storage.log.reader",
-        old="if not is_to_end or offset >= end or left <= HEADER_BYTES:",
+        old="if next_offset is None or next_offset >= end or left <= HEADER_BYTES:",
         new="if True:",
         by="tests/unit/node/services/test_reads.py",
     ),
