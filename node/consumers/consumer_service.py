@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import logging
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from msgspec import UNSET, structs
 
@@ -39,6 +40,8 @@ from raft_meta.machine.image import ConsumerKey
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 RESETS = ("earliest", "latest", "none")
 FETCH_MIN_BYTES_MAX = 10_000_000
 WAIT_MS_MAX = 300_000
@@ -67,9 +70,9 @@ class ConsumersService:
         self._take_backs: set[asyncio.Task[None]] = set()
         self._returned: dict[ConsumerKey, str] = {}
         """Consumer → id of the last call whose response with records was sent from this node; the oldest first."""
-        self._lost: dict[ConsumerKey, str] = {}
-        """Consumer → id of its last call whose response did not reach the client, if the coordinator may not know that;
-        the oldest first."""
+        self._lost: dict[ConsumerKey, messages.ConsumerTakeBackRequest] = {}
+        """Consumer → what to tell the coordinator of the last response that did not reach the client, if it may not
+        know that; the oldest first."""
 
     # -- creating and deleting -------------------------------------------------------------------
 
@@ -201,7 +204,7 @@ class ConsumersService:
         """
         lost = self._lost.get((group, instance))
         if lost is not None:
-            await self._tell_taken_back((group, instance), lost)
+            await self._tell(lost)
         if token:
             await self._acknowledge(group, instance, token)
 
@@ -278,7 +281,7 @@ class ConsumersService:
             except (NotCoordinatorError, FateUnknownError):
                 # Try another coordinator only if enough time is left for it.
                 if deadline_ms - self._node.clock.now_ms() < COORDINATOR_WAIT_MS:
-                    _put_last(self._lost, request.key, call_id, most=LOST_MAX)
+                    self._note_lost(request.key, call_id)
                     raise
             except asyncio.CancelledError:
                 self._take_back(group, instance, call_id)
@@ -318,37 +321,38 @@ class ConsumersService:
         """Take back a response that the client must not have: it gets an error instead."""
         if self._returned.get((group, instance)) == delivered.call_id and delivered.deliveries:
             del self._returned[group, instance]
-            await self._try_to_take_back((group, instance), delivered.call_id, is_refused=True)
+            await self._try_to_tell(
+                self._note_lost((group, instance), delivered.call_id, is_refused=True)
+            )
 
     def _take_back(self, group: str, instance: str, call_id: str) -> None:
         """Take back a response in the background: the client has disconnected, and its next call gets the records."""
-        _put_last(self._lost, (group, instance), call_id, most=LOST_MAX)
+        lost = self._note_lost((group, instance), call_id)
         if len(self._take_backs) < TAKE_BACKS_MAX:
-            task = asyncio.get_running_loop().create_task(
-                self._try_to_take_back((group, instance), call_id), name="take-back"
-            )
+            task = asyncio.get_running_loop().create_task(self._try_to_tell(lost), name="take-back")
             self._take_backs.add(task)
             task.add_done_callback(self._take_backs.discard)
 
-    async def _try_to_take_back(
+    def _note_lost(
         self, key: ConsumerKey, call_id: str, *, is_refused: bool = False
-    ) -> None:
-        """Tell the coordinator now; if that fails, before the consumer's next call (``_settle``)."""
-        _put_last(self._lost, key, call_id, most=LOST_MAX)
-        try:
-            await self._tell_taken_back(key, call_id, is_refused=is_refused)
-        except MilenaError as error:
-            logger.debug("consumer=%s/%s call=%s: %s", *key, call_id, error)
-
-    async def _tell_taken_back(
-        self, key: ConsumerKey, call_id: str, *, is_refused: bool = False
-    ) -> None:
-        request = messages.ConsumerTakeBackRequest(
+    ) -> messages.ConsumerTakeBackRequest:
+        lost = messages.ConsumerTakeBackRequest(
             group_id=key[0], instance=key[1], call_id=call_id, is_refused=is_refused or UNSET
         )
-        await self._calls.call(messages.TAKE_BACK, request, repeat=Repeat.ALWAYS)
-        if self._lost.get(key) == call_id:
-            del self._lost[key]
+        _put_last(self._lost, key, lost, most=LOST_MAX)
+        return lost
+
+    async def _try_to_tell(self, lost: messages.ConsumerTakeBackRequest) -> None:
+        """Tell the coordinator now; if that fails, before the consumer's next call (``_settle``)."""
+        try:
+            await self._tell(lost)
+        except MilenaError as error:
+            logger.debug("consumer=%s/%s call=%s: %s", *lost.key, lost.call_id, error)
+
+    async def _tell(self, lost: messages.ConsumerTakeBackRequest) -> None:
+        await self._calls.call(messages.TAKE_BACK, lost, repeat=Repeat.ALWAYS)
+        if self._lost.get(lost.key) is lost:
+            del self._lost[lost.key]
 
     async def close(self) -> None:
         """Stop all background tasks."""
@@ -395,10 +399,10 @@ class ConsumersService:
         return answer.offsets
 
 
-def _put_last(calls: dict[ConsumerKey, str], key: ConsumerKey, call_id: str, *, most: int) -> None:
+def _put_last(calls: dict[ConsumerKey, T], key: ConsumerKey, call: T, *, most: int) -> None:
     """Add an entry as the newest; beyond ``most`` entries, drop the oldest."""
     calls.pop(key, None)
-    calls[key] = call_id
+    calls[key] = call
     if len(calls) > most:
         del calls[next(iter(calls))]
 

@@ -113,6 +113,19 @@ class TestTheSameAgain:
             assert await client.read() == ["a"]
 
     @virtual
+    async def test_that_it_was_refused_is_told_later_if_it_cannot_be_told_now(self) -> None:
+        async with cluster_of() as cluster:
+            client = await reading(cluster, "a")
+            others = {client.coordinator, cluster.image.controller_id}
+            asked = next(node_id for node_id in cluster.nodes if node_id not in others)
+            service = cluster.nodes[asked].consumers.service
+            found = await service.records(*client.name, timeout_ms=100, max_bytes=None, token="1")
+            cluster.network.cut(asked, client.coordinator)
+            await service.refuse(*client.name, found)
+            cluster.heal()
+            assert await client.read(asked, token="2") == ["a"]
+
+    @virtual
     async def test_records_that_were_deleted_since_are_gone_and_no_others(self) -> None:
         async with cluster_of() as cluster:
             client = await reading(cluster, "a", "b", "c")
