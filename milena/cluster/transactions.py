@@ -52,5 +52,6 @@ def open_transactions(answer: Json) -> TransactionsView:
             )
             for row in fields.objects("transactions")
         ),
-        silent_nodes=fields.integers("silent_nodes"),
+        # Nodes of earlier releases do not tell.
+        silent_nodes=fields.integers("silent_nodes") if fields.has("silent_nodes") else (),
     )

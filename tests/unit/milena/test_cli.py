@@ -641,6 +641,11 @@ async def test_open_transactions_say_which_nodes_may_know_more(api, milena, sile
     assert ("no answer from nodes 2,3" in err) is bool(silent)
 
 
+async def test_open_transactions_of_a_node_of_an_earlier_release_are_shown(api, milena):
+    api.answer = 200, {"total": 0, "transactions": []}
+    assert await milena("transactions", "find-hanging", "--json") == (0, "[]\n", "")
+
+
 @pytest.mark.parametrize(
     ("words", "session_ms"), [((), 45_000), (("--session-timeout", "7.5"), 7_500)]
 )
