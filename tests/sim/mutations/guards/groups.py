@@ -119,8 +119,8 @@ GROUPS: tuple[Mutation, ...] = (
         name="lost-call",
         guard="before a consumer's next call, its coordinator learns of a response that did not arrive",
         module="node.consumers.consumer_service",
-        old="await self._tell_taken_back((group, instance), lost)",
-        new="pass",
+        old="await self._tell(lost)\n        if token:",
+        new="pass\n        if token:",
         by="tests/unit/node/consumers/test_failures.py",
     ),
 )
