@@ -83,14 +83,17 @@ def read_span(
             )
         except (CorruptLogError, OffsetOutOfRangeError):
             if spans:
-                break  # the response ends before the damage, which the next read reports
+                break  # the response ends before what is damaged or deleted, which the next read reports
             raise
         if found is None:
             return None
         span, next_offset = found
-        # The first batch of a segment is returned whatever its size, so it may not fit behind the others. And since the
-        # segment before it was read, compaction may have merged the next batch with those that are read already.
-        if spans and (len(span) > left or _base_of(span) < at):
+        if spans and _base_of(span) < at:
+            # Since the segment before was read, compaction has merged its batches with this one. Read them again.
+            spans, left, at = [], max_bytes, offset
+            continue
+        if spans and len(span) > left:
+            # The first batch of this segment, which is returned whatever its size, does not fit behind the others.
             break
         spans.append(span)
         left -= len(span)
