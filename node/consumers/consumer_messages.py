@@ -203,3 +203,8 @@ def node_of(call_id: str) -> int | None:
     """Return the id of the node that made the call; None if the call id has none."""
     node_id = call_id.partition(".")[0]
     return int(node_id) if node_id.isdecimal() else None
+
+
+def is_of_process(call_id: str, node_id: int, incarnation: int) -> bool:
+    """Return whether this process of the node made the call."""
+    return call_id.startswith(f"{node_id}.{incarnation}.")

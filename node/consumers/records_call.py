@@ -26,6 +26,7 @@ from node.consumers.consumer_messages import (
     ConsumerRecordsAnswer,
     DeliveryRow,
     ReturnedRequest,
+    is_of_process,
     node_of,
 )
 from node.consumers.consumer_sessions import ConsumerSession
@@ -408,15 +409,22 @@ class ArrivalCheck:
     async def prove(self, session: ConsumerSession, asker: int | None) -> None:
         """Find out whether the last response has arrived. The client is now back on the node ``asker``.
 
-        If the same node sent the last response, it has arrived: that node is alive, and it reports clients that
-        disconnect. Another node may have ended before it sent the response. If it does not confirm that it sent the
-        response, the response is taken back, and the client gets its records again.
+        If the same process of a node sent the last response, it has arrived: that process is alive, and it reports
+        clients that disconnect. Another node may have ended before it sent the response, and so may an earlier process
+        of the same node. If the node does not confirm that it sent the response, the response is taken back, and the
+        client gets its records again.
         """
         call_id = session.cursor.unproven
         if not call_id or session.under_way == call_id:
             return
         node_id = node_of(call_id)
-        has_returned = node_id in (self._node.metadata.node_id, asker)
+        metadata = self._node.metadata
+        has_returned = node_id == metadata.node_id
+        if node_id is not None and node_id == asker:
+            broker = metadata.image.brokers.get(node_id)
+            has_returned |= broker is not None and is_of_process(
+                call_id, node_id, broker.incarnation
+            )
         if node_id is not None and not has_returned:
             try:
                 answer = await ask(

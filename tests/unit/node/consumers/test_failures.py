@@ -105,6 +105,27 @@ class TestLostAnswers:
             assert await client.read(max_bytes=1) == ["b"]
 
     @virtual
+    @pytest.mark.parametrize("is_committed", [False, True])
+    async def test_what_ended_with_a_node_is_given_again_by_the_same_node_when_it_is_back(
+        self, is_committed: bool
+    ) -> None:
+        async with cluster_of() as cluster:
+            await cluster.create("t", (1, 2, 3))
+            await cluster.any.write("t", "a", "b")
+            client = await (await Client(cluster).create()).subscribe("t")
+            asked = other_than(cluster, client.coordinator, cluster.image.controller_id)
+            # The response has reached the node, which ends before its client has it.
+            assert await client.read(asked, max_bytes=1) == ["a"]
+            await cluster.kill(asked)
+            membership = (await cluster.restart(asked)).membership
+            await cluster.until(lambda: membership.is_unfenced and membership.has_lease)
+            if is_committed:
+                await client.commit(node_id=asked)
+                assert (await client.committed()).get(0, 0) == 0
+            assert await client.read(asked, max_bytes=1) == ["a"]
+            assert await client.read(asked, max_bytes=1) == ["b"]
+
+    @virtual
     async def test_what_did_not_arrive_is_not_committed(self) -> None:
         async with cluster_of() as cluster:
             await cluster.create("t", (1, 2, 3))
