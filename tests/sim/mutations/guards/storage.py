@@ -121,7 +121,8 @@ STORAGE: tuple[Mutation, ...] = (
         guard="records of a request with a key are replaced like all others",
         module="storage.compaction.policy",
         old="return self._sift(header, columns, whole, is_answer=is_answer)",
-        new="return self._keep(Kept(header, whole)) if is_answer else self._sift(header, columns, whole, is_answer=False)",
+        new="if is_answer:\n                return self._keep(Kept(header, whole))\n"
+        "            return self._sift(header, columns, whole, is_answer=False)",
         by="tests/unit/storage/log/test_transactions.py",
     ),
 )
