@@ -5,6 +5,7 @@ A member learns what it owns and under which generation, lets go when it is told
 
 import asyncio
 import json
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
 from http_api.protocol.kafka_codes import KafkaCode
@@ -45,7 +46,7 @@ NEVER, AWAY, LEAVING = 0, -2, -1
 """Epochs of the consumer protocol: of a member that joins, is away, or leaves."""
 
 
-class Member:
+class Member(ABC):
     """The part that both protocols share."""
 
     def __init__(
@@ -75,17 +76,17 @@ class Member:
         self._world.look()
         return found
 
+    @abstractmethod
     async def attend(self) -> None:
         """Send what is due: join, or a heartbeat.
 
         Raises:
             ConnectionLostError, RetriableError, RefusedError: it did not work out.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     async def leave(self) -> None:
         """Leave the group. Errors as of ``attend``."""
-        raise NotImplementedError
 
     def forget(self) -> None:
         """Be another process from now on."""
