@@ -121,6 +121,9 @@ def _read_segment(
         return None
     segment, file = _pin(table, bounds, offset)
     try:
+        if segment.base_offset > offset:
+            # Retention removed the segment after the bounds were taken. This one must not be taken for it.
+            raise bounds.out_of_range(offset)
         next_offset = segment.next_offset
         found = segment.read(
             file, offset, max_bytes=max_bytes, end_offset=end_offset, is_cached=is_cached
@@ -131,9 +134,11 @@ def _read_segment(
     if found is None:
         return None
     span, is_to_end = found
-    if _base_of(span) > offset:
-        # Retention removed the batch after the bounds were taken. Those after it must not be taken for it.
-        raise bounds.out_of_range(offset)
+    base_offset = _base_of(span)
+    if not segment.base_offset <= base_offset <= offset:
+        raise CorruptLogError(
+            f"{file.path} has a batch of offset {base_offset} where offset {offset} is expected"
+        )
     # If the owner cut or extended the segment meanwhile, it is not known which batches are next.
     return span, next_offset if is_to_end and segment.next_offset == next_offset else None
 

@@ -83,6 +83,26 @@ def test_a_read_ends_before_a_damaged_segment(files, log):
         log.read_span(first.next_offset, max_bytes=1 << 20)
 
 
+@pytest.mark.parametrize("is_cached", [False, True])
+@pytest.mark.parametrize("byte", range(7, 15))
+def test_a_damaged_offset_is_reported_as_damage(files, log, byte, is_cached):
+    """A batch that claims a higher offset than wanted must not look deleted, nor a lower one merged by compaction."""
+    fill(log, 30)
+    read = log.read_span_cached if is_cached else log.read_span
+    second = log.state.table.segments[1]
+    for bit in range(8):
+        for segment in (second, log.state.table.segments[0]):
+            files.flip_bit(segment.path(LOG_SUFFIX), byte, bit)
+        with pytest.raises(CorruptLogError):
+            read(0, max_bytes=1 << 20)
+        files.flip_bit(log.state.table.segments[0].path(LOG_SUFFIX), byte, bit)
+        assert end_of_span(read(0, max_bytes=1 << 20)) == second.base_offset
+        with pytest.raises(CorruptLogError):
+            read(second.base_offset, max_bytes=1 << 20)
+        files.flip_bit(second.path(LOG_SUFFIX), byte, bit)
+        assert end_of_span(read(0, max_bytes=1 << 20)) == 60
+
+
 def test_a_read_ends_where_retention_goes_on_before_it(log, monkeypatch):
     """It is on another thread. A segment that begins above the next offset must not be taken for the next one."""
     fill(log, 40)
