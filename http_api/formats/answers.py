@@ -14,7 +14,12 @@ from http_api.protocol.media import (
     RecordFormat,
     RecordsType,
 )
-from milena.model.batch.decode import decode_columns, iterate_batches, iterate_headers
+from milena.model.batch.decode import (
+    check_batch,
+    decode_columns,
+    iterate_batches,
+    iterate_headers,
+)
 from milena.model.batch.encode import column_batch
 from milena.model.batch.header import BatchHeader
 from milena.model.errors import CorruptBatchError
@@ -156,8 +161,10 @@ class _KafkaBatches:
         """Replace the batch; return False if the response must end before it.
 
         Raises:
-            CorruptBatchError: the payload is no records.
+            CorruptBatchError: the batch is damaged, or the payload is no records.
         """
+        # The result has a new checksum, so the client cannot find out that the stored records are damaged.
+        check_batch(self._batches, position)
         self._budget -= header.uncompressed_bytes
         if self._budget < 0 and self._pieces:
             return False

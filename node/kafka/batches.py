@@ -12,10 +12,11 @@ import asyncio
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from typing import NamedTuple
 
 from milena.disk.files import Buffer
 from milena.model.batch import v2
-from milena.model.batch.decode import decode_columns, iterate_headers
+from milena.model.batch.decode import decode_columns, iterate_batches, iterate_headers
 from milena.model.batch.encode import with_extensions
 from milena.model.batch.header import (
     CODEC_MASK,
@@ -26,7 +27,7 @@ from milena.model.batch.header import (
     decode_header,
 )
 from milena.model.batch.v2_checks import wrap_v2
-from milena.model.errors import RequestTooLargeError
+from milena.model.errors import CorruptBatchError, RequestTooLargeError
 from milena.model.requests import FetchResult
 from node.metadata.topic_settings import stored_codec
 from node.services.transactions.transactional_ids import LeaderTransaction
@@ -108,45 +109,65 @@ def in_transaction(
     return made, decode_header(made)
 
 
-async def sent(result: FetchResult) -> list[Buffer]:
-    """Return the batches of a fetch as Kafka batches, in pieces. Bytes that a Kafka client wrote are not copied."""
+class KafkaBatches(NamedTuple):
+    """The batches of a fetch for a Kafka client. Together they cover the offsets that were read."""
+
+    pieces: list[Buffer]
+    damaged_at: int | None = None
+    """The offset of the first damaged batch, before which they end; None: no batch is damaged."""
+
+
+async def sent(result: FetchResult) -> KafkaBatches:
+    """Return the batches of a fetch for a Kafka client. Bytes that a Kafka client wrote are not copied."""
     if not result.batches:
-        return []
+        return KafkaBatches([])
     if len(result.batches) >= THREAD_BYTES and not is_all_v2(result.batches):
-        return await asyncio.to_thread(pieces_of, result)
-    return pieces_of(result)
+        return await asyncio.to_thread(kafka_batches, result)
+    return kafka_batches(result)
 
 
 def is_all_v2(batches: bytes) -> bool:
     """Return whether Kafka clients wrote all batches with records, so that none must be encoded."""
-    return all(
-        header.is_v2 or header.is_control or not header.record_count
-        for _, header in iterate_headers(batches)
-    )
+    try:
+        return all(
+            header.is_v2 or header.is_control or not header.record_count
+            for _, header in iterate_headers(batches)
+        )
+    except CorruptBatchError:
+        return False
 
 
-def pieces_of(result: FetchResult) -> list[Buffer]:
-    """Return the batches of a fetch as Kafka batches, in pieces. Together they cover the offsets that were read."""
+def kafka_batches(result: FetchResult) -> KafkaBatches:
+    """Do the work of ``sent``.
+
+    The checksum of every batch is verified. A batch that is encoded here gets a new checksum, so its reader could not
+    find out that the stored records are damaged. Other batches keep the checksum of their producer, but librdkafka does
+    not check it by default (``check.crcs``).
+    """
     start, end = result.start_offset, result.readable_end
     pieces: list[Buffer] = []
     filled = covered = start
     """The ends (exclusive) of the offsets with batches in ``pieces``, and of those that were read."""
-    for position, header in iterate_headers(result.batches):
-        if header.base_offset >= end:
-            break
-        if header.next_offset <= start:
-            continue
-        covered = min(header.next_offset, end)
-        if header.is_control or not header.record_count:
-            continue
-        if header.is_v2:
-            pieces += v2.kafka_batch(result.batches, header, position)
-        else:
-            pieces.append(v2.encode(header, decode_columns(result.batches, header, position)))
-        filled = covered
+    damaged_at = None
+    try:
+        for position, header in iterate_batches(result.batches):
+            if header.base_offset >= end:
+                break
+            if header.next_offset <= start:
+                continue
+            if header.record_count and not header.is_control:
+                if header.is_v2:
+                    pieces += v2.kafka_batch(result.batches, header, position)
+                else:
+                    columns = decode_columns(result.batches, header, position)
+                    pieces.append(v2.encode(header, columns))
+                filled = min(header.next_offset, end)
+            covered = min(header.next_offset, end)
+    except CorruptBatchError:
+        damaged_at = covered
     if filled < covered:
         filler = v2.encode_filler(
             base_offset=filled, last_offset=covered - 1, leader_epoch=max(0, result.leader_epoch)
         )
         pieces.append(filler)
-    return pieces
+    return KafkaBatches(pieces, damaged_at)

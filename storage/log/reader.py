@@ -5,14 +5,22 @@ the read: appends lie above its bounds, and the file of a removed segment stays 
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from struct import Struct
 from typing import NamedTuple
 
 from milena.disk.files import Buffer, File
-from milena.model.batch.decode import decode_columns, iterate_headers, offsets_of, timestamps_of
+from milena.model.batch.decode import (
+    check_batch,
+    decode_columns,
+    iterate_batches,
+    iterate_headers,
+    offsets_of,
+    timestamps_of,
+)
 from milena.model.batch.encode import encode_filler
 from milena.model.batch.header import CONTROL_BIT, HEADER_BYTES, BatchHeader
-from milena.model.errors import CorruptLogError, OffsetOutOfRangeError
+from milena.model.errors import CorruptBatchError, CorruptLogError, OffsetOutOfRangeError
 from storage.segments.segment import Segment
 from storage.segments.table import SegmentTable
 from storage.state.transactions import AbortedRange, Identity, is_aborted
@@ -234,24 +242,24 @@ def without_aborted(span: bytes, aborted: Mapping[Identity, AbortedRange]) -> by
     Args:
         span: batches below the last stable offset.
         aborted: the log's aborted transactions. Take the mapping before the batches are read.
-
-    Raises:
-        CorruptBatchError: the bytes are not batches.
     """
     pieces: list[Buffer] = []
     view = memoryview(span)
     done = 0
-    for position, header in iterate_headers(span):
-        if is_aborted(header, aborted):
-            filler = encode_filler(
-                base_offset=header.base_offset,
-                last_offset=header.last_offset,
-                leader_epoch=header.leader_epoch,
-                append_time_ms=header.append_time_ms,
-                timestamp_ms=header.latest_timestamp_ms,
-            )
-            pieces += (view[done:position], filler)
-            done = position + header.batch_bytes
+    # A changed bit can make a committed batch look aborted. So damaged bytes stay as they are, and readers find them.
+    with suppress(CorruptBatchError):
+        for position, header in iterate_headers(span):
+            if is_aborted(header, aborted):
+                check_batch(span, position)
+                filler = encode_filler(
+                    base_offset=header.base_offset,
+                    last_offset=header.last_offset,
+                    leader_epoch=header.leader_epoch,
+                    append_time_ms=header.append_time_ms,
+                    timestamp_ms=header.latest_timestamp_ms,
+                )
+                pieces += (view[done:position], filler)
+                done = position + header.batch_bytes
     return b"".join((*pieces, view[done:])) if pieces else span
 
 
@@ -313,7 +321,8 @@ def _search(
             is_cached=False,
         )
         assert span, f"nothing at offset {offset}, below {end_offset}"
-        for position, header in iterate_headers(span):
+        # A changed bit in a batch's times could otherwise hide the batch, and its reader would skip it.
+        for position, header in iterate_batches(span):
             offset = header.next_offset
             is_late = header.latest_timestamp_ms >= timestamp_ms
             if is_late and not (header.is_control or is_aborted(header, aborted)):

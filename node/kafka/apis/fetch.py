@@ -14,7 +14,7 @@ from http_api.protocol.errors import kafka_code_of
 from http_api.protocol.kafka_codes import KafkaCode
 from milena.model.access import Operation, ResourceType
 from milena.model.errors import MilenaError
-from milena.model.requests import FetchRequest
+from milena.model.requests import Doubt, FetchRequest
 from node.kafka.apis.api import Body, KafkaCall, KafkaServices, serves
 from node.kafka.apis.leading import (
     addresses_of,
@@ -186,7 +186,17 @@ class _FetchRound:
                     is_unconfirmed=part.offset <= runner.log.log_end_offset,
                 )
             )
-            pieces = await sent(result)
+            pieces, damaged_at = await sent(result)
+            if damaged_at is not None:
+                doubt = Doubt(
+                    topic=runner.topic,
+                    partition=part.partition,
+                    offset=damaged_at,
+                    broker_id=result.broker_id,
+                )
+                await self._services.reads.doubt(doubt)
+                if not pieces:
+                    raise doubt.error
         except MilenaError as error:
             return self._refused(topic, part, kafka_code_of(error))
         size = sum(map(len, pieces))

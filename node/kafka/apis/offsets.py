@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from http_api.protocol.errors import kafka_code_of
 from http_api.protocol.kafka_codes import KafkaCode
 from milena.model.access import Operation, ResourceType
-from milena.model.errors import MilenaError
+from milena.model.errors import CorruptLogError, MilenaError
 from milena.model.requests import FetchRequest
 from milena.model.turns import one_turn
 from node.kafka.apis.api import Body, KafkaCall, KafkaServices, serves
@@ -117,6 +117,9 @@ async def _offset_row(
         # Version 1 has no isolation level; it meant all records.
         is_uncommitted = request.isolation_level == 0
         offset, timestamp_ms = await _found(services, runner, part.timestamp, is_uncommitted)
+    except CorruptLogError:
+        # The copy is checked now. A client looks the offset up again, perhaps at another leader.
+        return {"partition_index": number, "error_code": KafkaCode.LEADER_NOT_AVAILABLE}
     except MilenaError as error:
         return {"partition_index": number, "error_code": kafka_code_of(error)}
     return {

@@ -610,10 +610,9 @@ def test_columns_of_kafka_batches_are_bounded_but_the_first_is_taken():
     assert encode(fetched, BATCH, bytes_max=1).next_offset == 1
 
 
-def test_a_damaged_batch_of_a_kafka_client_ends_the_answer_before_it():
-    fetched = result(
-        batch([b"x"]), rotten(kafka_batch([b"1"], 1, codec=Codec.GZIP)), batch([b"z"], 2)
-    )
+@pytest.mark.parametrize("codec", Codec)
+def test_a_damaged_batch_of_a_kafka_client_ends_the_answer_before_it(codec):
+    fetched = result(batch([b"x"]), rotten(kafka_batch([b"1"], 1, codec=codec)), batch([b"z"], 2))
     made = encode(fetched, BATCH)
     assert (made.body, made.next_offset, made.damaged_at) == (batch([b"x"]), 1, 1)
 

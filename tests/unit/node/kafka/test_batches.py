@@ -58,7 +58,7 @@ def result(data: bytes, start: int, end: int) -> FetchResult:
 
 def read(found: FetchResult) -> list[tuple[int, int, list[str]]]:
     """First and last offset of each batch, and its records; a control batch has none."""
-    data, rows = b"".join(batches.pieces_of(found)), []
+    data, rows = b"".join(batches.kafka_batches(found).pieces), []
     while data:
         size = int.from_bytes(data[8:12], "big") + 12
         batch = decoded(data[:size])
@@ -77,7 +77,7 @@ def test_batches_of_both_interfaces_are_sent_in_order() -> None:
 def test_what_a_kafka_client_wrote_is_a_view() -> None:
     data = from_kafka(0, "a")
     found = result(data, 0, 1)
-    lead, view = batches.pieces_of(found)
+    lead, view = batches.kafka_batches(found).pieces
     assert len(lead) == 16
     assert isinstance(view, memoryview)
     assert view.obj is found.batches
@@ -106,9 +106,29 @@ def test_what_lies_beyond_the_end_is_not_sent() -> None:
 
 def test_the_leaders_time_is_sent_where_the_topic_has_it() -> None:
     stored = from_kafka(0, "a", timestamp_type=TimestampType.APPEND)
-    batch = decoded(b"".join(batches.pieces_of(result(stored, 0, 1))))
+    batch = decoded(b"".join(batches.kafka_batches(result(stored, 0, 1)).pieces))
     assert batch.attributes & 1 << 3
     assert batch.max_time == APPENDED_MS
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        from_http(2, "b"),
+        from_kafka(2, "b"),
+        from_kafka(2, "b", timestamp_type=TimestampType.APPEND),
+        marker(2),
+    ],
+)
+def test_wherever_a_batch_is_damaged_the_response_ends_before_it(damaged: bytes) -> None:
+    for place in range(len(damaged)):
+        for bit in range(8):
+            flipped = bytearray(damaged)
+            flipped[place] ^= 1 << bit
+            data = from_http(0, "a") + marker(1) + flipped + from_kafka(3, "c")
+            assert read(result(data, 0, 4)) == [(0, 0, ["a"]), (1, 1, [])]
+            assert batches.kafka_batches(result(data, 0, 4)).damaged_at == 2
+            assert batches.kafka_batches(result(bytes(flipped), 2, 4)) == ([], 2)
 
 
 def test_whether_a_batch_is_of_a_transaction_is_seen_before_it_is_stored() -> None:
@@ -123,9 +143,10 @@ async def test_large_batches_are_the_work_of_a_thread_with_the_same_result() -> 
     assert len(large) > batches.THREAD_BYTES
     assert not batches.is_all_v2(large)
     assert batches.is_all_v2(from_kafka(0, "a") + marker(1))
+    assert not batches.is_all_v2(bytes(100))
     found = result(large, 0, 400)
-    assert await batches.sent(found) == batches.pieces_of(found)
-    assert await batches.sent(result(b"", 0, 0)) == []
+    assert await batches.sent(found) == batches.kafka_batches(found)
+    assert await batches.sent(result(b"", 0, 0)) == ([], None)
 
 
 @pytest.mark.parametrize("codec", range(5))

@@ -5,14 +5,21 @@ import threading
 import pytest
 
 from milena.model.batch.encode import encode_batch
-from milena.model.batch.header import decode_header
+from milena.model.batch.header import BODY_POSITION, HEADER_BYTES, decode_header
 from milena.model.columns import RecordColumns
 from milena.model.errors import CorruptLogError, OffsetOutOfRangeError
 from milena.model.types import TimestampType
 from storage.log.reader import end_of_span
 from storage.segments.segment import LOG_SUFFIX, offset_name
 from storage.segments.table import SegmentTable
-from tests.support.disk.log_model import DIRECTORY, make_batch, open_log, read_all, read_batches
+from tests.support.disk.log_model import (
+    DIRECTORY,
+    NOW_MS,
+    make_batch,
+    open_log,
+    read_all,
+    read_batches,
+)
 from tests.support.disk.memory_files import MemoryFiles
 from tests.support.disk.small_logs import append, fill
 from tests.support.disk.transactions import marker, transactional
@@ -226,6 +233,22 @@ def test_the_first_record_that_is_not_older_is_found(log):
     assert log.offset_for_timestamp(203) is None
     log.start.advance(2)
     assert log.offset_for_timestamp(101) == (2, 120)
+
+
+def test_a_search_by_time_passes_over_no_damaged_batch(files, log):
+    """A batch whose damaged times look too early would be skipped by its reader."""
+    for number in range(20):
+        append(log, make_batch(2, value_bytes=150, timestamp_ms=NOW_MS + number))
+    segment = log.state.table.segments[1]
+    first = decode_header(log.read_span(segment.base_offset, max_bytes=1))
+    wanted = (first.base_offset, first.base_timestamp_ms)
+    assert log.offset_for_timestamp(first.base_timestamp_ms) == wanted
+    for byte in range(BODY_POSITION, HEADER_BYTES):
+        for bit in range(8):
+            files.flip_bit(segment.path(LOG_SUFFIX), byte, bit)
+            with pytest.raises(CorruptLogError):
+                log.offset_for_timestamp(first.base_timestamp_ms)
+            files.flip_bit(segment.path(LOG_SUFFIX), byte, bit)
 
 
 def test_records_under_append_time_are_found_by_it(log):

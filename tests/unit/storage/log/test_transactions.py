@@ -105,6 +105,22 @@ def test_nothing_of_an_aborted_one_is_seen_and_offsets_stay(log):
     ]
 
 
+def test_a_damaged_batch_is_not_taken_for_one_that_was_aborted(log):
+    """A reader would skip committed records. As they are, it finds the damage."""
+    append(log, transactional(6, 0, (b"k", b"v")), transactional(7, 0, (b"k", b"t")))
+    append(log, marker(7, 0, 1, commit=2), marker(6, 0, 0))
+    batches = [bytes(batch) for batch in read_all(log)]
+    aborted = log.writers.transactions.aborted
+    assert aborted == {(6, 0): (0, 3)}
+    for place in range(len(batches[1])):
+        for bit in range(8):
+            damaged = bytearray(batches[1])
+            damaged[place] ^= 1 << bit
+            seen = without_aborted(batches[0] + damaged + batches[2], aborted)
+            assert seen.endswith(damaged + batches[2])
+            assert not decode_header(seen).record_count
+
+
 def test_of_a_committed_one_what_comes_behind_its_end_is_aborted(log):
     append(log, transactional(1, 0, (b"k", b"t")), transactional(1, 0, (b"k", b"late")))
     append(log, marker(1, 0, 0, commit=1))

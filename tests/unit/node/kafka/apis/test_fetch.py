@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from http_api.protocol.kafka_codes import KafkaCode
 from milena.model.requests import Acks
+from storage.segments.segment import LOG_SUFFIX
 from tests.support.clusters.kafka_clients import KafkaClient, client_of, clients_of
 from tests.support.clusters.nodes import Cluster, cluster_of
 from tests.support.clusters.transacting import to, transact
@@ -84,6 +86,15 @@ async def produce(client: KafkaClient, data: bytes, topic: str = "t") -> None:
     assert found.responses[0].partition_responses[0].error_code == 0
 
 
+def leader_of(cluster: Cluster) -> int:
+    topic = cluster.image.topic("t")
+    assert topic is not None
+    state = cluster.image.partition(topic.topic_id, 0)
+    assert state is not None
+    assert state.leader is not None
+    return int(state.leader)
+
+
 def batch(*texts: str) -> bytes:
     return encoded(numbered(*(KafkaRecord(text.encode()) for text in texts)))
 
@@ -121,6 +132,35 @@ async def test_a_batch_of_a_kafka_client_keeps_its_bytes() -> None:
         await produce(client, data)
         (part,) = await fetch(client, ("t", 0, 1))
         assert bytes(part.records)[16:] == data[16:]
+
+
+@pytest.mark.parametrize("is_of_kafka", [False, True])
+@virtual
+async def test_damaged_records_are_never_sent_and_are_read_from_another_copy(
+    is_of_kafka: bool,
+) -> None:
+    """It is the copy of the leader that is damaged. Another node leads soon, and has the records."""
+    async with cluster_of() as cluster:
+        await cluster.create("t", (1, 2, 3))
+        client = client_of(cluster.nodes[1])
+        for text in "abc":
+            if is_of_kafka:
+                await produce(client, batch(text))
+            else:
+                await cluster.nodes[1].write("t", text)
+        log = cluster.runner(1, "t").log
+        sizes = [len(log.read_span(offset, max_bytes=1)) for offset in range(2)]
+        (segment,) = log.state.table.segments
+        cluster.files[1].flip_bit(segment.path(LOG_SUFFIX), sum(sizes) - 1)
+        (part,) = await fetch(client, ("t", 0, 0))
+        assert (part.error_code, values(bytes(part.records))) == (0, ["a"])
+        (part,) = await fetch(client, ("t", 0, 1))
+        assert (part.error_code, part.records) == (KafkaCode.LEADER_NOT_AVAILABLE, b"")
+        attending = asyncio.create_task(cluster.nodes[1].scrubber.attend())
+        await cluster.until(lambda: leader_of(cluster) != 1)
+        attending.cancel()
+        (part,) = await fetch(client_of(cluster.nodes[leader_of(cluster)]), ("t", 0, 1))
+        assert (part.error_code, values(bytes(part.records))) == (0, ["b", "c"])
 
 
 @virtual

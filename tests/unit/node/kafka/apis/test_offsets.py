@@ -5,6 +5,8 @@ from typing import Any
 import pytest
 
 from http_api.protocol.kafka_codes import KafkaCode
+from milena.model.batch.header import HEADER_BYTES
+from storage.segments.segment import LOG_SUFFIX
 from tests.support.clusters.kafka_clients import KafkaClient, client_of
 from tests.support.clusters.nodes import Cluster, cluster_of
 from tests.support.disk.kafka_batches import NOW_MS, KafkaRecord, encoded, numbered
@@ -54,6 +56,19 @@ async def test_ends_and_times(version: int) -> None:
             (NOW_MS + 21, (0, -1, -1)),
         ):
             assert await offset(client, timestamp, version=version) == expected
+
+
+@virtual
+async def test_a_search_that_meets_damaged_records_is_to_be_repeated() -> None:
+    async with cluster_of() as cluster:
+        await cluster.create("t", (1, 2, 3))
+        client = client_of(cluster.nodes[1])
+        await produce(client, 0, 10)
+        (segment,) = cluster.runner(1, "t").log.state.table.segments
+        cluster.files[1].flip_bit(segment.path(LOG_SUFFIX), HEADER_BYTES)
+        for timestamp in (NOW_MS, NOW_MS + 5, -3):
+            found = await offset(client, timestamp, version=7)
+            assert found == (KafkaCode.LEADER_NOT_AVAILABLE, -1, -1)
 
 
 @virtual
