@@ -166,10 +166,24 @@ class TransactionService:
             return self._receipt(plan, committed)
         async with in_time(self._left(deadline), nothing("written")):
             commits = await self._commits_of(request.offsets)
-        # Check the offsets before anything is written: if the quorum refuses them, it aborts the whole transaction.
-        for commit in commits:
-            offsets.check_commit(self.node.metadata.image, commit)
+        async with in_time(self._left(deadline), nothing("written")):
+            await self._check_offsets(commits)
         return await self._transact_alone(plan, commits, deadline)
+
+    async def _check_offsets(self, commits: Sequence[GroupCommit]) -> None:
+        """Check offsets before anything is written: if the quorum refuses them, it aborts the whole transaction.
+
+        Raises:
+            MilenaError: as ``offsets.check_commit``.
+        """
+        try:
+            for commit in commits:
+                offsets.check_commit(self.node.metadata.image, commit)
+        except MilenaError:
+            # This image may be behind: it may not have a member yet that another node has already taken in.
+            image = await self.node.metadata.current_image()
+            for commit in commits:
+                offsets.check_commit(image, commit)
 
     def _receipt(self, plan: Plan, committed: Committed) -> TransactionReceipt:
         self.node.counts.transactions.committed += 1

@@ -26,6 +26,7 @@ from milena.model.requests import (
 )
 from raft_meta.machine.commands import TransactionEnd
 from tests.support.clusters.nodes import Cluster, cluster_of
+from tests.support.clusters.overtaken import quorum_of
 from tests.support.clusters.transacting import (
     commit_of,
     committed_of,
@@ -36,6 +37,7 @@ from tests.support.clusters.transacting import (
     transact,
     two_topics,
 )
+from tests.support.groups.sim_members import Member
 from tests.support.time.virtual_time import after, virtual
 from tests.unit.node.services.test_produce import move_leader
 
@@ -110,6 +112,28 @@ class TestOneRequest:
             assert refused.value.code in ("member_not_found", StaleMemberEpochError.code)
             await transact(cluster, 1, to("t", 0, "y"))
             assert await read(cluster, 2, "t") == ["y"]
+
+    @virtual
+    async def test_offsets_are_not_refused_because_a_node_does_not_know_their_member_yet(
+        self,
+    ) -> None:
+        async with cluster_of() as cluster:
+            await two_topics(cluster)
+            quorum = quorum_of(cluster, 3)
+            is_reachable, quorum._is_reachable = quorum._is_reachable, lambda: False
+            member = Member(cluster, "m")
+            await member.beat()
+            await member.beat()
+            quorum._is_reachable = is_reachable
+            assert "g" not in cluster.nodes[3].metadata.image.groups
+            owned = GroupOffsets(
+                group="g",
+                member_id="m",
+                member_epoch=member.epoch,
+                offsets=(CommittedNext(topic="t", partition=0, next_offset=1),),
+            )
+            await transact(cluster, 3, to("t", 0, "x"), offsets=(owned,))
+            assert await read(cluster, 3, "t") == ["x"]
 
     @virtual
     async def test_a_write_of_unknown_fate_is_a_certain_no(self) -> None:
