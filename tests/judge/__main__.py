@@ -104,6 +104,7 @@ class Run:
         world = self.driver.world(
             episode, f"j{self.episodes}-{time.time_ns() // 1_000_000 % 10_000_000}"
         )
+        world.is_apart = self.cluster.is_apart
         self._set_mode("required" if episode.is_closed else "off")
         self.driver.prepare(episode, world)
         storm = Storm(self.cluster, random.Random(f"{episode.seed} faults"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import math
 import os
 import shutil
 import signal
@@ -15,9 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    import random
     from collections.abc import Sequence
 
 PASSWORD = "judge-admin-password"
+_CATCH_UP_S = 5.0
 _CLOCK = """
 import os, threading, time
 _path, _real, _real_ns, _shift = os.environ["JUDGE_CLOCK"], time.time, time.time_ns, [0.0]
@@ -38,6 +41,15 @@ threading.Thread(target=_watch, daemon=True).start()
 """
 
 
+def _starts(data: bytes) -> list[int]:
+    """Return where each batch begins (docs/record-batch.md: the first four bytes are its size)."""
+    starts, at = [], 0
+    while (size := int.from_bytes(data[at : at + 4], "big")) and at + size <= len(data):
+        starts.append(at)
+        at += size
+    return starts
+
+
 @dataclass
 class Node:
     """One process; `is_down` means that the judge stopped it."""
@@ -48,7 +60,7 @@ class Node:
     namespace: str = ""
     process: subprocess.Popen[bytes] | None = None
     is_down: bool = False
-    is_cut: bool = False
+    cut_until: float = 0.0  # of the monotonic clock; infinite while the node is cut off
 
 
 @dataclass
@@ -73,7 +85,7 @@ class Cluster:
         (self.folder / "clock" / "sitecustomize.py").write_text(_CLOCK)
         is_networked = os.geteuid() == 0 and self._make_network()
         for number in range(1, self.count + 1):
-            host = f"10.77.{self.base_port % 250}.{number}" if is_networked else "127.0.0.1"
+            host = f"10.77.{self.base_port // 10 % 250}.{number}" if is_networked else "127.0.0.1"
             port = self.base_port if is_networked else self.base_port + number
             namespace = f"{self.tag}n{number}" if is_networked else ""
             self.nodes[number] = Node(
@@ -86,7 +98,7 @@ class Cluster:
 
     def _make_network(self) -> bool:
         """Create a bridge and a namespace for each node; return False if this process may not."""
-        octet = self.base_port % 250
+        octet = self.base_port // 10 % 250
         commands = [
             f"ip link add {self.tag}br type bridge",
             f"ip addr add 10.77.{octet}.254/24 dev {self.tag}br",
@@ -232,10 +244,14 @@ class Cluster:
         if node.process is not None:
             node.process.wait()
 
+    def is_apart(self, number: int) -> bool:
+        """Return whether a node is cut off from the others, or was a moment ago and may not know their news yet."""
+        return time.monotonic() < self.nodes[number].cut_until
+
     def cut(self, number: int, *, is_cut: bool) -> None:
         """Cut a node off from the other nodes, but not from clients. Without namespaces, the node is paused instead."""
         node = self.nodes[number]
-        node.is_cut = is_cut
+        node.cut_until = math.inf if is_cut else time.monotonic() + _CATCH_UP_S
         if not node.namespace:
             self.signal(number, signal.SIGSTOP if is_cut else signal.SIGCONT)
             return
@@ -244,6 +260,27 @@ class Cluster:
                 word = "add" if is_cut else "del"
                 command = f"ip -n {node.namespace} route {word} blackhole {other.address[0]}/32"
                 subprocess.run(command.split(), check=False, capture_output=True)
+
+    def rot(self, number: int, rng: random.Random) -> str:
+        """Change one bit of a batch that a node stored in the last minute; return where, for the list of faults.
+
+        A copy's last three batches stay whole. Other nodes may not have them yet.
+        """
+        paths = list(self.nodes[number].folder.glob("topics/*/*/*.log"))
+        rng.shuffle(paths)
+        for path in paths:
+            with contextlib.suppress(OSError):  # retention may remove it meanwhile
+                starts = _starts(path.read_bytes())[:-3]
+                if len(starts) < 2 or path.stat().st_mtime < time.time() - 60:
+                    continue
+                byte = rng.randrange(starts[0], starts[-1])
+                with path.open("r+b", buffering=0) as file:
+                    file.seek(byte)
+                    changed = file.read(1)[0] ^ 1 << rng.randrange(8)
+                    file.seek(byte)
+                    file.write(bytes([changed]))
+                return f"byte {byte} of {path.relative_to(self.folder)}"
+        return "no batch to change"
 
     def stop(self, *, keep: bool = False) -> None:
         """Kill every node, and remove the cluster's network and files."""

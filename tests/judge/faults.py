@@ -1,4 +1,7 @@
-"""Inject faults while steps run: kills, pauses, cuts and shifted clocks. A seed decides kind, node and duration."""
+"""Inject faults while steps run: kills, pauses, cuts, shifted clocks and changed bits on disks.
+
+A seed decides kind, node and duration.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +24,8 @@ _KINDS = (
     ("kill-all",),
     ("clock",),
     ("clock", "kill"),
+    ("rot",),
+    ("rot", "kill", "pause"),
 )
 
 
@@ -34,10 +39,12 @@ class Storm:
     over: threading.Event = field(default_factory=threading.Event)
     told: list[str] = field(default_factory=list)
     thread: threading.Thread | None = None
+    rotten: int = 0  # bits change on the disk of this node only: the others have every record
 
     def start(self) -> None:
         """Start to inject faults."""
         self.kinds = self.kinds or self.rng.choice(_KINDS)
+        self.rotten = self.rng.choice(sorted(self.cluster.nodes))
         self.thread = threading.Thread(target=self._run)
         self.thread.start()
 
@@ -84,6 +91,9 @@ class Storm:
         self.cluster.set_clock(node, shift)
         self.over.wait(lasts + 2)
         self.cluster.set_clock(node, 0.0)
+
+    def _rot(self, _node: int, _lasts: float) -> None:
+        self.told.append(self.cluster.rot(self.rotten, self.rng))
 
     def stop(self) -> bool:
         """Undo all faults; return whether every node is ready again."""

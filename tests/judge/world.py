@@ -60,6 +60,7 @@ class World:
     is_closed: bool = False
     callers: dict[str, Caller] = field(default_factory=dict)
     is_stormy: bool = False
+    is_apart: Callable[[int], bool] = lambda _: False  # whether a node is cut off from the others
     sleep: Callable[[float], None] = time.sleep
     statuses: dict[str, int] = field(default_factory=dict)
     numbers: itertools.count[int] = field(default_factory=itertools.count)
