@@ -509,4 +509,12 @@ EXACTLY_ONCE: tuple[Mutation, ...] = (
         new="return self.idempotency_lookup(key_hash, now_ms) is not None",
         by="tests/unit/storage/log/test_transactions.py",
     ),
+    Mutation(
+        name="offsets-by-old-image",
+        guard="offsets of a transaction are not refused by an image that may be behind",
+        module="node.services.transactions.service",
+        old="            image = await self.node.metadata.current_image()\n            for commit",
+        new="            image = self.node.metadata.image\n            for commit",
+        by="tests/unit/node/services/transactions/test_transactions.py",
+    ),
 )

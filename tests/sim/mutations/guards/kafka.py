@@ -245,4 +245,12 @@ KAFKA: tuple[Mutation, ...] = (
         new="await asyncio.wait([self._unanswered[-1].answer])",
         by="tests/unit/node/kafka/test_connection.py",
     ),
+    Mutation(
+        name="kafka-verifies",
+        guard="a batch gets a new checksum for Kafka clients only if its stored one is right",
+        module="node.kafka.batches",
+        old="for position, header in iterate_batches(result.batches):",
+        new="for position, header in iterate_headers(result.batches):",
+        by="tests/unit/node/kafka/test_batches.py",
+    ),
 )

@@ -125,4 +125,29 @@ STORAGE: tuple[Mutation, ...] = (
         "            return self._sift(header, columns, whole, is_answer=False)",
         by="tests/unit/storage/log/test_transactions.py",
     ),
+    Mutation(
+        name="damage-not-deleted",
+        guard="a damaged offset is no sign that retention removed the records",
+        module="storage.log.reader",
+        old="    if not segment.base_offset <= base_offset <= offset:\n        raise CorruptLogError(",
+        new="    if base_offset > offset:\n        raise bounds.out_of_range(offset)\n"
+        "    if False:\n        raise CorruptLogError(",
+        by="tests/unit/storage/log/test_reading.py",
+    ),
+    Mutation(
+        name="search-verifies",
+        guard="a search by time believes only times whose checksum is right",
+        module="storage.log.reader",
+        old="for position, header in iterate_batches(span):",
+        new="for position, header in iterate_headers(span):",
+        by="tests/unit/storage/log/test_reading.py",
+    ),
+    Mutation(
+        name="aborted-verified",
+        guard="a damaged batch is not taken for an aborted one",
+        module="storage.log.reader",
+        old="                check_batch(span, position)\n",
+        new="",
+        by="tests/unit/storage/log/test_transactions.py",
+    ),
 )

@@ -119,6 +119,7 @@ def test_the_leaders_time_is_sent_where_the_topic_has_it() -> None:
         from_kafka(2, "b", timestamp_type=TimestampType.APPEND),
         marker(2),
     ],
+    ids=["http", "kafka", "kafka-append-time", "marker"],
 )
 def test_wherever_a_batch_is_damaged_the_response_ends_before_it(damaged: bytes) -> None:
     for place in range(len(damaged)):
