@@ -71,7 +71,7 @@ def find_hanging(target: ClusterTarget, is_json: bool) -> None:
     told = target.run(lambda client: client.transactions())
     _warn_of_silent(told)
     found = [one for one in told.transactions if _seconds(one) * 1000 > one.timeout_ms]
-    _show(found, is_json)
+    _show(found, is_json, "no transaction is past its timeout")
     if found or told.silent_nodes:
         raise click.exceptions.Exit(EXIT_DEGRADED)
 
@@ -101,15 +101,18 @@ def abort_transaction(
 
 
 def _warn_of_silent(told: TransactionsView) -> None:
-    if told.silent_nodes:
+    silent = told.silent_nodes
+    if silent:
+        nodes = f"node {silent[0]}" if len(silent) == 1 else f"nodes {output.ids(silent)}"
         click.echo(
-            f"no answer from nodes {output.ids(told.silent_nodes)}: transactions that only they know of are missing",
-            err=True,
+            f"no answer from {nodes}: transactions that are known only there are missing", err=True
         )
 
 
-def _show(found: Sequence[TransactionView], is_json: bool) -> None:
-    output.show_list(is_json, found, _text, "no transactions", _json)
+def _show(
+    found: Sequence[TransactionView], is_json: bool, if_none: str = "no transactions"
+) -> None:
+    output.show_list(is_json, found, _text, if_none, _json)
 
 
 def _text(found: Sequence[TransactionView]) -> str:
