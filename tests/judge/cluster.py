@@ -60,7 +60,7 @@ class Node:
     namespace: str = ""
     process: subprocess.Popen[bytes] | None = None
     is_down: bool = False
-    cut_until: float = 0.0  # of the monotonic clock; infinite while the node is cut off
+    apart_until: float = 0.0  # of the monotonic clock; infinite while the node is cut off or paused
 
 
 @dataclass
@@ -197,6 +197,7 @@ class Cluster:
                 stdin=subprocess.DEVNULL,
             )
         node.is_down = False
+        self._set_apart(number, is_apart=False)
 
     def _clock(self, number: int) -> Path:
         return self.folder / f"clock{number}"
@@ -244,17 +245,26 @@ class Cluster:
         if node.process is not None:
             node.process.wait()
 
+    def pause(self, number: int, *, is_paused: bool) -> None:
+        """Stop a node's process, or let it go on."""
+        self.signal(number, signal.SIGSTOP if is_paused else signal.SIGCONT)
+        self._set_apart(number, is_apart=is_paused)
+
     def is_apart(self, number: int) -> bool:
-        """Return whether a node is cut off from the others, or was a moment ago and may not know their news yet."""
-        return time.monotonic() < self.nodes[number].cut_until
+        """Return whether a node may not know the news of the others: it is cut off or paused, or was a moment ago."""
+        return time.monotonic() < self.nodes[number].apart_until
+
+    def _set_apart(self, number: int, *, is_apart: bool) -> None:
+        until = math.inf if is_apart else time.monotonic() + _CATCH_UP_S
+        self.nodes[number].apart_until = until
 
     def cut(self, number: int, *, is_cut: bool) -> None:
         """Cut a node off from the other nodes, but not from clients. Without namespaces, the node is paused instead."""
         node = self.nodes[number]
-        node.cut_until = math.inf if is_cut else time.monotonic() + _CATCH_UP_S
         if not node.namespace:
-            self.signal(number, signal.SIGSTOP if is_cut else signal.SIGCONT)
+            self.pause(number, is_paused=is_cut)
             return
+        self._set_apart(number, is_apart=is_cut)
         for other in self.nodes.values():
             if other is not node:
                 word = "add" if is_cut else "del"

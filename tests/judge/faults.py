@@ -5,7 +5,6 @@ A seed decides kind, node and duration.
 
 from __future__ import annotations
 
-import signal
 import threading
 import time
 from dataclasses import dataclass, field
@@ -76,9 +75,9 @@ class Storm:
                 return
 
     def _pause(self, node: int, lasts: float) -> None:
-        self.cluster.signal(node, signal.SIGSTOP)
+        self.cluster.pause(node, is_paused=True)
         self.over.wait(lasts)
-        self.cluster.signal(node, signal.SIGCONT)
+        self.cluster.pause(node, is_paused=False)
 
     def _cut(self, node: int, lasts: float) -> None:
         self.cluster.cut(node, is_cut=True)

@@ -185,7 +185,7 @@ def _use_tags(
             if not isinstance(answer, Response) or answer.status != 200:
                 continue
             if world.is_apart(answer.node):
-                continue  # it serves the records that it has, and may not know of the deletion
+                continue  # it may not have heard of the deletion
             rows = [row for _, row in reads.rows_of(world, form, answer, target) or []]
             where = f"{form.name} {target} with Last-Event-ID {last} of the former topic"
             must = part.must_show(answer.began, answer.ended, 0)
