@@ -31,6 +31,7 @@ One call crosses the peer port: ``read``, with ``topic`` (id), ``partition``, ``
 import asyncio
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -43,6 +44,7 @@ from milena.model.errors import (
     MalformedRequestError,
     MilenaError,
     NoLeaderError,
+    NoQuorumError,
     NotLeaderError,
     OffsetOutOfRangeError,
     ReplicaDamagedError,
@@ -331,7 +333,9 @@ class ReadService:
                 looked, unknown = await self._look_further(runner, offset, request, looked)
         if runner.leader is not None or runner.leader_epoch != leader_epoch:
             raise MovedError(f"node {leader_id} does not lead {runner.name} any more")
-        if not (looked.has_records or request.is_unconfirmed):
+        if isinstance(unknown, NotLeaderError) and looked.has_records:
+            await self._check_refusal(runner, leader_id)
+        elif not (looked.has_records or request.is_unconfirmed):
             await self._check_end(runner, leader_id, unknown)
         return self._result(runner, request, offset, looked)
 
@@ -352,6 +356,20 @@ class ReadService:
             found = self._result(runner, request, offset, looked) if looked.has_records else None
             raise _BehindError(f"{runner.name}: its leader ends at {end}", found)
         return looked, None
+
+    async def _check_refusal(self, runner: PartitionRunner, leader_id: int | None) -> None:
+        """Make sure that the records of this copy still count, because the broker said that it does not lead them.
+
+        The topic may have been deleted and created again, and this node's image does not show that yet. If no majority
+        can be asked, they count: a node that is cut off serves the records that it has.
+
+        Raises:
+            MovedError: that broker does not lead the partition, or there is no such topic any more.
+        """
+        assert leader_id is not None, "it has answered"
+        with suppress(NoQuorumError):
+            key = (runner.topic_id, runner.partition)
+            await self._ends.check(key, leader_id, runner.leader_epoch)
 
     async def _check_end(
         self, runner: PartitionRunner, leader_id: int | None, unknown: MilenaError | None

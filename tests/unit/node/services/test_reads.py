@@ -19,6 +19,7 @@ from milena.model.errors import (
     TopicNotFoundError,
 )
 from milena.model.requests import Acks, Doubt, FetchRequest, FetchResult
+from raft_meta.machine.commands import ElectLeaders, LeaderChange
 from storage.segments.segment import LOG_SUFFIX
 from tests.support.clusters.compacted_cluster import CONFIGS, compact, update, write
 from tests.support.clusters.nodes import Cluster, cluster_of
@@ -256,6 +257,77 @@ class TestOffsets:
                 await cluster.nodes[1].fetch("nothing")
             with pytest.raises(PartitionNotFoundError):
                 await cluster.nodes[1].fetch("t", partition=1)
+
+
+class TestATopicThatWasCreatedAgain:
+    """Node 3 has a copy of the former topic, and has not heard that it was deleted and created again."""
+
+    @staticmethod
+    async def created_again(cluster: Cluster, *new_values: str) -> Callable[[], bool]:
+        """Return what lets node 3 reach the quorum again."""
+        await cluster.create("t", (2, 3))
+        await cluster.nodes[2].write("t", "old-a", "old-b")
+        await after(20)
+        quorum = quorum_of(cluster, 3)
+        heard, quorum._is_reachable = quorum._is_reachable, lambda: False
+        await cluster.nodes[1].admin.delete_topic("t")
+        await cluster.create("t", (1, 2))
+        for value in new_values:
+            await cluster.nodes[1].write("t", value)
+        assert cluster.nodes[3].metadata.image.topic_ids["t"] != cluster.image.topic_ids["t"]
+        return heard
+
+    @virtual
+    @pytest.mark.parametrize("offset", [0, 1, "earliest"])
+    @pytest.mark.parametrize("timeout_ms", [0, 100])
+    async def test_no_record_of_the_former_one_is_read(
+        self, offset: int | str, timeout_ms: int
+    ) -> None:
+        async with cluster_of() as cluster:
+            heard = await self.created_again(cluster, "new-a", "new-b")
+            quorum_of(cluster, 3)._is_reachable = heard
+            result = await cluster.nodes[3].fetch("t", offset, timeout_ms=timeout_ms)
+            assert values_of(result.batches)[0] == ("new-b" if offset == 1 else "new-a")
+            assert result.topic_id == cluster.image.topic_ids["t"]
+
+    @virtual
+    async def test_an_offset_of_the_former_one_is_out_of_range(self) -> None:
+        async with cluster_of() as cluster:
+            heard = await self.created_again(cluster)
+            quorum_of(cluster, 3)._is_reachable = heard
+            with pytest.raises(OffsetOutOfRangeError):
+                await cluster.nodes[3].fetch("t", 1)
+
+    @virtual
+    async def test_a_node_that_is_cut_off_serves_what_it_has(self) -> None:
+        async with cluster_of() as cluster:
+            await self.created_again(cluster, "new-a")
+            result = await cluster.nodes[3].fetch("t", 0)
+            assert values_of(result.batches) == ["old-a", "old-b"]
+
+    @virtual
+    async def test_a_leader_that_does_not_know_it_yet_costs_no_answer(self) -> None:
+        """Node 1 leads by now, as follower 3 has heard. Node 1 has not, and refuses the question."""
+        async with cluster_of() as cluster:
+            await cluster.create("t", (2, 1, 3))
+            await cluster.nodes[2].write("t", "a")
+            await after(20)
+            quorum_of(cluster, 1)._is_reachable = lambda: False
+            image = cluster.nodes[3].metadata.image
+            topic_id = image.topic_ids["t"]
+            change = LeaderChange(
+                topic_id=topic_id,
+                partition=0,
+                partition_epoch=image.partitions[topic_id, 0].partition_epoch,
+                leader=1,
+                isr=(1, 2, 3),
+            )
+            command = ElectLeaders(controller_epoch=image.controller_epoch, changes=(change,))
+            await cluster.nodes[3].metadata.propose(command, timeout_ms=1_000)
+            barriers = counted_barriers(cluster, 3)
+            result = await cluster.nodes[3].fetch("t", 0)
+            assert values_of(result.batches) == ["a"]
+            assert len(barriers) == 1
 
 
 class TestTheEndAfterAPlannedChange:
