@@ -59,7 +59,7 @@ def tokens(world: World, rng: random.Random) -> None:
         return
     world.notes["has_tokens"] = True
     name, caller = world.callers["other"].name, world.callers["other"]
-    request = world.json("POST", f"/users/{name}/tokens", {"note": "many", "lifetime_ms": 120_000})
+    request = world.json("POST", f"/users/{name}/tokens", {"note": "many", "lifetime_ms": 900_000})
     statuses: list[int] = []
     for _ in range(21):
         answers = world.ask_all(rng, [request] * 50, caller=caller)
