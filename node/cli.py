@@ -16,7 +16,7 @@ from typing import TypeVar
 
 import click
 
-from milena.model.errors import StartupError
+from milena.model.errors import CorruptLogError, StartupError
 from node.config.docs import default_text
 from node.config.options import OPTIONS, NodeConfig
 from node.config.rules import warnings_of
@@ -125,9 +125,15 @@ async def _run(config: NodeConfig) -> None:
         building.cancel()
         await asyncio.gather(building, return_exceptions=True)
         return
-    node = await building
-    contain_callbacks(asyncio.get_running_loop(), node.counts.contained)
-    await node.start()
+    try:
+        node = await building
+        contain_callbacks(asyncio.get_running_loop(), node.counts.contained)
+        await node.start()
+    except CorruptLogError as error:
+        # The next start would read the same bytes.
+        raise StartupError(
+            f"{error}: restore the file, or start with an empty data directory and let the other nodes fill it"
+        ) from error
     if os.environ.get(ANNOUNCE) != "no":
         click.echo(announcement(config, node.url))
     await node.serve(stop)

@@ -55,8 +55,9 @@ class HealthService:
             name = f"{image.topics[key[0]].name}-{key[1]}"
             if key not in self._node.replicas.runners:
                 return f"the replica of {name} is being opened"
-            if state.leader is None and live.isdisjoint(state.isr):
-                # No node has the records that it lacks, perhaps for days. Meanwhile it serves its other partitions.
+            if state.leader is None and live.isdisjoint({*state.isr}.difference(state.damaged)):
+                # No live node has the records, or only a damaged copy, perhaps for days. Meanwhile this node serves its
+                # other partitions.
                 continue
             if node_id not in state.isr:
                 return f"the replica of {name} is catching up"

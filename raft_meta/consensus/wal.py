@@ -339,7 +339,7 @@ class Wal:
             if found is not None and found[0] > self._sequence:
                 raise CorruptLogError(
                     f"{self._path}: damaged at byte {position}, but a synced group follows at "
-                    f"byte {candidate}; replace this node's directory, or restore the file"
+                    f"byte {candidate}"
                 )
             candidate = content.find(_MAGIC, candidate + 1)
 

@@ -183,6 +183,18 @@ def test_an_identity_that_is_damaged_is_refused(cluster, stopped, tmp_path):
     path.write_bytes(before)
 
 
+@pytest.mark.parametrize("name", ["voter", "wal"])
+def test_a_damaged_file_of_the_quorum_is_refused(cluster, stopped, tmp_path, name):
+    path = stopped.data_dir / "raft" / name
+    before = path.read_bytes()
+    path.write_bytes(before[:5] + bytes([before[5] ^ 4]) + before[6:])
+    words = options(3, stopped.data_dir, ports=ports_of(stopped), peers=peers_of(cluster))
+    line = refusal(tmp_path, *words)
+    assert str(path) in line
+    assert "or start with an empty data directory" in line
+    path.write_bytes(before)
+
+
 # -- the cluster -----------------------------------------------------------------------------------
 
 

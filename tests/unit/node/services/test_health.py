@@ -1,6 +1,7 @@
 """Rules of the probes: ready once rejoined and caught up, and from then on until it drains."""
 
 from milena.model.requests import Acks
+from storage.segments.segment import LOG_SUFFIX
 from tests.support.clusters.nodes import Cluster, cluster_of
 from tests.support.time.virtual_time import LoopClock, after, virtual
 
@@ -47,6 +48,20 @@ async def test_a_node_does_not_wait_for_records_that_no_live_node_has() -> None:
         node = await cluster.restart(1)
         await cluster.until(lambda: node.membership.is_unfenced and node.membership.has_lease)
         await cluster.until(lambda: node.health.readiness().is_ready)
+        assert not cluster.is_led("u")
+
+
+@virtual
+async def test_a_node_does_not_wait_for_records_of_which_only_a_damaged_copy_is_left() -> None:
+    async with cluster_of() as cluster:
+        await cluster.create("u", (3,))
+        await cluster.nodes[3].write("u", "a")
+        (segment,) = cluster.runner(3, "u").log.state.table.segments
+        await cluster.kill(3)
+        cluster.files[3].remove(segment.path(LOG_SUFFIX))
+        node = await cluster.restart(3)
+        await cluster.until(lambda: node.health.readiness().is_ready)
+        assert cluster.runner(3, "u").is_damaged
         assert not cluster.is_led("u")
 
 
