@@ -231,6 +231,13 @@ class Cluster:
             if not n.is_down and n.process and n.process.poll() is not None
         ]
 
+    def last_words(self, number: int) -> str:
+        """Return the exit code of a node's process, and the end of its log."""
+        process = self.nodes[number].process
+        lines = (self.folder / f"node{number}.log").read_text(errors="replace").splitlines()
+        code = None if process is None else process.returncode
+        return f"its process ended with {code}: {' / '.join(lines[-12:])}"
+
     def signal(self, number: int, what: signal.Signals) -> None:
         """Send a signal to a node's process."""
         process = self.nodes[number].process
