@@ -442,7 +442,9 @@ class TooManyReplicasError(LimitReachedError, code="too_many_replicas"):
 
 
 class CorruptLogError(MilenaError, code="corrupt_log"):
-    """Stored bytes fail their checksum or contradict each other."""
+    """Stored bytes fail their checksum or contradict each other. ``offset``: near which offset a search met them."""
+
+    offset: int | None = None
 
 
 class CorruptBatchError(CorruptLogError, code="corrupt_batch"):

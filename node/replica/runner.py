@@ -721,11 +721,11 @@ class PartitionRunner:
         )
 
     async def _in_pool(self, read: Callable[[], T], offset: int | None) -> T:
-        """Read the log on a worker thread. ``offset``: where damage is reported if there is any; None: unknown."""
+        """Read the log on a worker thread. ``offset``: where damage is reported; None: where the search met it."""
         try:
             return await asyncio.get_running_loop().run_in_executor(self._context.pool, read)
-        except CorruptLogError:
-            self.on_doubt(offset)
+        except CorruptLogError as error:
+            self.on_doubt(error.offset if offset is None else offset)
             raise
 
     def on_doubt(self, offset: int | None) -> None:

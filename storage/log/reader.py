@@ -311,24 +311,29 @@ def _search(
     first = index.offsets[entry] if entry >= 0 else segment.base_offset
     offset = max(first, bounds.start)
     end_offset = min(segment.next_offset, bounds.end)
-    while offset < end_offset:
-        span = read_span(
-            table,
-            bounds,
-            offset,
-            max_bytes=_SEARCH_BYTES,
-            end_offset=end_offset,
-            is_cached=False,
-        )
-        assert span, f"nothing at offset {offset}, below {end_offset}"
-        # A changed bit in a batch's times could otherwise hide the batch, and its reader would skip it.
-        for position, header in iterate_batches(span):
-            offset = header.next_offset
-            is_late = header.latest_timestamp_ms >= timestamp_ms
-            if is_late and not (header.is_control or is_aborted(header, aborted)):
-                found = _search_batch(span, position, header, timestamp_ms, bounds.start)
-                if found is not None:
-                    return found
+    try:
+        while offset < end_offset:
+            span = read_span(
+                table,
+                bounds,
+                offset,
+                max_bytes=_SEARCH_BYTES,
+                end_offset=end_offset,
+                is_cached=False,
+            )
+            assert span, f"nothing at offset {offset}, below {end_offset}"
+            # A changed bit in a batch's times could otherwise hide the batch, and its reader would skip it.
+            for position, header in iterate_batches(span):
+                is_late = header.latest_timestamp_ms >= timestamp_ms
+                if is_late and not (header.is_control or is_aborted(header, aborted)):
+                    found = _search_batch(span, position, header, timestamp_ms, bounds.start)
+                    if found is not None:
+                        return found
+                offset = header.next_offset
+    except CorruptLogError as error:
+        # The caller knows only the time. Without a place, all closed segments would be checked, and not the active one.
+        error.offset = offset
+        raise
     return None
 
 

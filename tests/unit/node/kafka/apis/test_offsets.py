@@ -1,5 +1,6 @@
 """ListOffsets and OffsetForLeaderEpoch: the ends of a partition, and searches by time and by epoch."""
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -69,6 +70,12 @@ async def test_a_search_that_meets_damaged_records_is_to_be_repeated() -> None:
         for timestamp in (NOW_MS, NOW_MS + 5, -3):
             found = await offset(client, timestamp, version=7)
             assert found == (KafkaCode.LEADER_NOT_AVAILABLE, -1, -1)
+        attending = asyncio.create_task(cluster.nodes[1].scrubber.attend())
+        await cluster.until(lambda: cluster.leader_of("t") != 1)
+        attending.cancel()
+        leader = cluster.leader_of("t")
+        assert leader is not None
+        assert await offset(client_of(cluster.nodes[leader]), NOW_MS + 5) == (0, 1, NOW_MS + 10)
 
 
 @virtual
