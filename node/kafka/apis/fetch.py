@@ -13,7 +13,7 @@ from typing import NamedTuple
 from http_api.protocol.errors import kafka_code_of
 from http_api.protocol.kafka_codes import KafkaCode
 from milena.model.access import Operation, ResourceType
-from milena.model.errors import MilenaError
+from milena.model.errors import MilenaError, ReplicaDamagedError
 from milena.model.requests import Doubt, FetchRequest
 from node.kafka.apis.api import Body, KafkaCall, KafkaServices, serves
 from node.kafka.apis.leading import (
@@ -114,6 +114,20 @@ class _Read(NamedTuple):
     next_offset: int
 
 
+def _code_of(error: MilenaError) -> int:
+    """Return the code of an error in a Fetch.
+
+    Kafka's own consumer raises an IllegalStateException at a code that it does not expect in a Fetch, such as
+    LEADER_NOT_AVAILABLE. After these codes, it and librdkafka ask for the leader and fetch again.
+    Source: Kafka's ``FetchCollector.handleInitializeErrors``.
+    """
+    if isinstance(error, ReplicaDamagedError):
+        return KafkaCode.KAFKA_STORAGE_ERROR
+    code = kafka_code_of(error)
+    is_passing = code in {KafkaCode.LEADER_NOT_AVAILABLE, KafkaCode.REQUEST_TIMED_OUT}
+    return KafkaCode.OFFSET_NOT_AVAILABLE if is_passing else code
+
+
 class _FetchRound:
     """One look at all partitions of a request."""
 
@@ -198,7 +212,7 @@ class _FetchRound:
                 if not pieces:
                     raise doubt.error
         except MilenaError as error:
-            return self._refused(topic, part, kafka_code_of(error))
+            return self._refused(topic, part, _code_of(error))
         size = sum(map(len, pieces))
         if self.size and size > self._left:
             return self._without_records(runner, part)

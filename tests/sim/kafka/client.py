@@ -43,6 +43,7 @@ RETRIABLE = frozenset(
         KafkaCode.FENCED_LEADER_EPOCH,
         KafkaCode.UNKNOWN_LEADER_EPOCH,
         KafkaCode.OFFSET_NOT_AVAILABLE,
+        KafkaCode.KAFKA_STORAGE_ERROR,
         KafkaCode.UNSTABLE_OFFSET_COMMIT,
         KafkaCode.THROTTLING_QUOTA_EXCEEDED,
     }

@@ -13,6 +13,7 @@ from milena.model.requests import Acks
 from storage.segments.segment import LOG_SUFFIX
 from tests.support.clusters.kafka_clients import KafkaClient, client_of, clients_of
 from tests.support.clusters.nodes import Cluster, cluster_of
+from tests.support.clusters.overtaken import quorum_of
 from tests.support.clusters.transacting import to, transact
 from tests.support.disk.kafka_batches import KafkaRecord, decoded, encoded, numbered
 from tests.support.time.virtual_time import LoopClock, settle, virtual
@@ -155,7 +156,7 @@ async def test_damaged_records_are_never_sent_and_are_read_from_another_copy(
         (part,) = await fetch(client, ("t", 0, 0))
         assert (part.error_code, values(bytes(part.records))) == (0, ["a"])
         (part,) = await fetch(client, ("t", 0, 1))
-        assert (part.error_code, part.records) == (KafkaCode.LEADER_NOT_AVAILABLE, b"")
+        assert (part.error_code, part.records) == (KafkaCode.KAFKA_STORAGE_ERROR, b"")
         attending = asyncio.create_task(cluster.nodes[1].scrubber.attend())
         await cluster.until(lambda: leader_of(cluster) != 1)
         attending.cancel()
@@ -193,6 +194,18 @@ async def test_what_cannot_be_read_has_the_code_of_kafka() -> None:
         }
         (found,) = await fetch(client, ("t", 0, 0), version=13, **unknown)
         assert found.error_code == 100
+
+
+@virtual
+async def test_a_consumer_of_kafka_fetches_again_if_no_leader_can_judge_its_offset() -> None:
+    """At LEADER_NOT_AVAILABLE in a Fetch, Kafka's own consumer would end with an exception."""
+    async with cluster_of() as cluster:
+        await cluster.create("t", (1, 2, 3))
+        client = client_of(cluster.nodes[1])
+        await produce(client, batch("a"))
+        quorum_of(cluster, 1)._is_reachable = lambda: False
+        (part,) = await fetch(client, ("t", 0, 9))
+        assert (part.error_code, bytes(part.records)) == (KafkaCode.OFFSET_NOT_AVAILABLE, b"")
 
 
 @virtual
