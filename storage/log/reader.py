@@ -249,8 +249,7 @@ def without_aborted(span: bytes, aborted: Mapping[Identity, AbortedRange]) -> by
     # A changed bit can make a committed batch look aborted. So damaged bytes stay as they are, and readers find them.
     with suppress(CorruptBatchError):
         for position, header in iterate_headers(span):
-            if is_aborted(header, aborted):
-                check_batch(span, position)
+            if is_aborted(header, aborted) and _is_sound(span, position):
                 filler = encode_filler(
                     base_offset=header.base_offset,
                     last_offset=header.last_offset,
@@ -261,6 +260,13 @@ def without_aborted(span: bytes, aborted: Mapping[Identity, AbortedRange]) -> by
                 pieces += (view[done:position], filler)
                 done = position + header.batch_bytes
     return b"".join((*pieces, view[done:])) if pieces else span
+
+
+def _is_sound(span: bytes, position: int) -> bool:
+    with suppress(CorruptBatchError):
+        check_batch(span, position)
+        return True
+    return False
 
 
 def find_by_timestamp(

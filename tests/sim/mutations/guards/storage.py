@@ -146,8 +146,8 @@ STORAGE: tuple[Mutation, ...] = (
         name="aborted-verified",
         guard="a damaged batch is not taken for an aborted one",
         module="storage.log.reader",
-        old="                check_batch(span, position)\n",
-        new="",
+        old="if is_aborted(header, aborted) and _is_sound(span, position):",
+        new="if is_aborted(header, aborted):",
         by="tests/unit/storage/log/test_transactions.py",
     ),
 )

@@ -121,6 +121,15 @@ def test_a_damaged_batch_is_not_taken_for_one_that_was_aborted(log):
             assert not decode_header(seen).record_count
 
 
+def test_behind_a_damaged_batch_nothing_of_an_aborted_one_is_seen(log):
+    """A reader that passes over the damaged batch, whose checksum is wrong, must not meet aborted records."""
+    append(log, *(transactional(6, 0, (b"k", bytes([n]))) for n in range(3)), marker(6, 0, 0))
+    first, damaged, last, *_ = (bytearray(batch) for batch in read_all(log))
+    damaged[-1] ^= 1
+    seen = without_aborted(first + damaged + last, log.writers.transactions.aborted)
+    assert [header.record_count for _, header in iterate_headers(seen)] == [0, 1, 0]
+
+
 def test_of_a_committed_one_what_comes_behind_its_end_is_aborted(log):
     append(log, transactional(1, 0, (b"k", b"t")), transactional(1, 0, (b"k", b"late")))
     append(log, marker(1, 0, 0, commit=1))
