@@ -130,9 +130,10 @@ async def _run(config: NodeConfig) -> None:
         contain_callbacks(asyncio.get_running_loop(), node.counts.contained)
         await node.start()
     except CorruptLogError as error:
-        # The next start would read the same bytes.
+        # The next start would read the same bytes. An older copy lacks what this node has acknowledged since.
         raise StartupError(
-            f"{error}: restore the file, or start with an empty data directory and let the other nodes fill it"
+            f"{error}: start with an empty data directory and let the other nodes fill it, "
+            "or restore the directories of all nodes from a backup"
         ) from error
     if os.environ.get(ANNOUNCE) != "no":
         click.echo(announcement(config, node.url))
