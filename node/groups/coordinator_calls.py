@@ -13,6 +13,9 @@ not, request and response are packed and travel over the peer port.
 A handler runs only on the group's coordinator, while that has a live lease. Elsewhere the call fails with
 NotCoordinatorError before the handler is entered. A handler may raise that error itself as long as it has done nothing.
 
+A node may be the last to learn that another one coordinates the group: its image does not have what its successor has
+answered. So the refusal of a handler is valid only once the quorum has confirmed the coordinator (``judged``).
+
 After NotCoordinatorError, or if the coordinator cannot be reached or there is none, ``call`` waits for the image to
 change and retries. It does so for at most ``COORDINATOR_WAIT_MS`` beyond ``wait_ms``. ``Repeat`` decides about retries
 of a call that may have been carried out.
@@ -21,7 +24,8 @@ The request's ``wait_ms`` is how long the coordinator may hold back its response
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from enum import StrEnum, unique
 from typing import TypeAlias, TypeVar, cast
 
@@ -33,9 +37,11 @@ from milena.model.errors import (
     FateUnknownError,
     FeatureLevelError,
     InvalidRequestError,
+    MemberIdRequiredError,
     MilenaError,
     NotCoordinatorError,
     NotReadyError,
+    RebalanceInProgressError,
 )
 from node.config.budgets import COORDINATOR_ANSWER_MS, COORDINATOR_WAIT_MS, RETRY_MS
 from node.context import NodeContext
@@ -48,6 +54,9 @@ from raft_meta.machine.image import Image
 GroupRequestT = TypeVar("GroupRequestT", bound=GroupRequest | Heartbeat)
 
 _Handler: TypeAlias = Callable[[GroupRequest | Heartbeat], Awaitable[object]]
+
+_NO_JUDGEMENT = (FateUnknownError, RebalanceInProgressError, MemberIdRequiredError)
+"""Errors that say nothing final about the group: its client repeats the request, or joins with the id that it got."""
 
 _NOTHING_DONE = (NotCoordinatorError, PeerUnreachableError, NotReadyError, DrainingError)
 
@@ -87,8 +96,8 @@ class CoordinatorCalls:
         assert call.name not in self._handlers, f"two handlers for {call.name}"
 
         async def checked(request: GroupRequestT) -> AnswerT:
-            self.check(request.group_id)
-            return await handler(request)
+            async with self.judged(request.group_id):
+                return await handler(request)
 
         # Requests of this name always have this type: local ones by ``call``, those of other nodes by its decoder.
         self._handlers[call.name] = cast("_Handler", checked)
@@ -120,6 +129,38 @@ class CoordinatorCalls:
         if not self.coordinates(group_id):
             raise NotCoordinatorError(
                 f"broker {self._node.metadata.node_id} does not coordinate group {group_id!r} now; try again"
+            )
+
+    @asynccontextmanager
+    async def judged(self, group_id: str) -> AsyncIterator[None]:
+        """Run a block as the coordinator of a group. What it refuses counts only if no other node has coordinated it.
+
+        Raises:
+            NotCoordinatorError: this node does not coordinate the group, or another one may have since this node's
+                image; nothing was done.
+            NoQuorumError: the block refused the request, and no majority could be asked; nothing was done.
+        """
+        self.check(group_id)
+        version = self._node.metadata.image.coordinators_version
+        try:
+            yield
+        except MilenaError as error:
+            if not error.is_retriable and not isinstance(error, _NO_JUDGEMENT):
+                await self.confirm(group_id, version)
+            raise
+
+    async def confirm(self, group_id: str, version: int) -> None:
+        """Make sure that no other node has coordinated the group since the image of this ``coordinators_version``.
+
+        Raises:
+            NotCoordinatorError: another one may have.
+            NoQuorumError: no majority could be asked.
+        """
+        image = await self._node.metadata.current_image()
+        self.check(group_id)
+        if image.coordinators_version != version:
+            raise NotCoordinatorError(
+                f"another node may have coordinated group {group_id!r} meanwhile; nothing was done, try again"
             )
 
     # -- on any node -----------------------------------------------------------------------------

@@ -47,16 +47,15 @@ class ServerMembers:
             MilenaError: as ``http_api.ports.groups.GroupsPort.heartbeat``.
         """
         group_rules.check_group_id(heartbeat.group_id)
-        self._calls.check(heartbeat.group_id)
-        return await self._coordinator.on_heartbeat(heartbeat)
+        async with self._calls.judged(heartbeat.group_id):
+            return await self._coordinator.on_heartbeat(heartbeat)
 
     def describe(self, group_id: str) -> Group:
-        """Return the group with its members.
+        """Return the group with its members, by this node's image. The caller has made sure that the image is current.
 
         Raises:
             GroupNotFoundError: there is no such group, or it is none of this kind.
         """
-        # All changes of the group's members are proposed here, so this node's image has each one that was answered.
         self._calls.check(group_id)
         group = self._node.metadata.image.groups.get(group_id)
         if group is None or not is_server_group(group):
@@ -65,7 +64,7 @@ class ServerMembers:
             )
         return group
 
-    def check_member(self, group_id: str, member_id: str, member_epoch: int) -> None:
+    async def check_member(self, group_id: str, member_id: str, member_epoch: int) -> None:
         """Refuse a request of a member that is not in the group, or not under this epoch.
 
         A group of another kind, or without members, refuses no request.
@@ -73,13 +72,15 @@ class ServerMembers:
         Raises:
             MemberNotFoundError, StaleMemberEpochError: refused.
         """
-        group = self._node.metadata.image.groups.get(group_id)
-        if group is None or not group.members:
-            return
-        member = group_rules.member_of(group, member_id)
-        if member is None:
-            raise unknown_member(group_id, member_id)
-        if member.member_epoch != member_epoch:
-            raise StaleMemberEpochError(
-                f"member {member_id!r} is at epoch {member.member_epoch}, not {member_epoch}: send a heartbeat first"
-            )
+        async with self._calls.judged(group_id):
+            group = self._node.metadata.image.groups.get(group_id)
+            if group is None or not group.members:
+                return
+            member = group_rules.member_of(group, member_id)
+            if member is None:
+                raise unknown_member(group_id, member_id)
+            if member.member_epoch != member_epoch:
+                raise StaleMemberEpochError(
+                    f"member {member_id!r} is at epoch {member.member_epoch}, not {member_epoch}: "
+                    "send a heartbeat first"
+                )

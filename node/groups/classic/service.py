@@ -95,7 +95,8 @@ class ClassicGroups:
             RebalanceInProgressError: the member has sent a newer join.
         """
         group_rules.check_group_id(request.group_id)
-        return await self._coordinator.classic_group(request.group_id).join(request)
+        async with self._calls.judged(request.group_id):
+            return await self._coordinator.classic_group(request.group_id).join(request)
 
     async def sync(self, request: SyncRequest) -> SyncAnswer:
         """Return the member's assignment once the leader's is stored.
@@ -105,7 +106,8 @@ class ClassicGroups:
             MemberFencedError: another process has the instance id; stop.
             InconsistentGroupProtocolError, RequestTooLargeError: refused.
         """
-        return await self._present(request.group_id, request.member_id).sync(request)
+        async with self._calls.judged(request.group_id):
+            return await self._present(request.group_id, request.member_id).sync(request)
 
     async def heartbeat(
         self, group_id: str, member_id: str, generation: int, instance_id: str | None = None
@@ -116,17 +118,23 @@ class ClassicGroups:
             MemberNotFoundError, GenerationError, RebalanceInProgressError: join again.
             MemberFencedError: another process has the instance id; stop.
         """
-        self._present(group_id, member_id).heartbeat(member_id, generation, instance_id)
+        async with self._calls.judged(group_id):
+            self._present(group_id, member_id).heartbeat(member_id, generation, instance_id)
 
     async def leave(self, group_id: str, members: Sequence[LeavingMember]) -> list[LeaveOutcome]:
         """Remove members from the group; return the result of each."""
+        version = self._node.metadata.image.coordinators_version
         self._calls.check(group_id)
-        if not self._is_classic(group_id):
-            return [
+        if self._is_classic(group_id):
+            outcomes = self._coordinator.classic_group(group_id).leave(members)
+        else:
+            outcomes = [
                 LeaveOutcome(member=member, error=unknown_member(group_id, member.member_id))
                 for member in members
             ]
-        return self._coordinator.classic_group(group_id).leave(members)
+        if all(outcome.error is not None for outcome in outcomes):
+            await self._calls.confirm(group_id, version)
+        return outcomes
 
     def _is_classic(self, group_id: str) -> bool:
         """Return whether the group has classic members, or ids that did not join yet."""
@@ -164,19 +172,39 @@ class ClassicGroups:
             FateUnknownError: the offsets may be committed.
         """
         group_rules.check_group_id(group_id)
-        self._calls.check(group_id)
+        async with self._calls.judged(group_id):
+            return await self._commit(
+                group_id,
+                offsets,
+                member_id=member_id,
+                generation=generation,
+                instance_id=instance_id,
+            )
+
+    async def _commit(
+        self,
+        group_id: str,
+        offsets: Sequence[OffsetToCommit],
+        *,
+        member_id: str,
+        generation: int,
+        instance_id: str | None,
+    ) -> Mapping[TopicPartition, MilenaError]:
+        """Commit as ``commit`` does, on the coordinator."""
         version = self._node.metadata.image.coordinators_version
         # A client that only commits may send an id: librdkafka makes one before it joins.
         is_member = generation >= 0 or self._has_members(group_id)
         if is_member:
             self._check_committer(group_id, member_id, generation, instance_id)
         image = self._node.metadata.image
-        if any(row.topic not in image.topic_ids for row in offsets):
-            # The client has seen the topic at another node, so this node's image may be behind.
+        if not all(_has_partition(image, row) for row in offsets):
+            # The client has seen the partition at another node, so this node's image may be behind.
             image = await self._node.metadata.barrier(timeout_ms=BARRIER_MS)
         taken, refused = _judged(image, offsets)
         if is_member:
             _refuse_not_held(image.groups.get(group_id), member_id, taken, refused)
+        if refused:
+            await self._calls.confirm(group_id, version)
         kept = tuple(row for row in taken.values() if row.offset >= 0)
         if kept:
             await self._commits.commit(
@@ -217,10 +245,10 @@ class ClassicGroups:
             MilenaError: as ``commit``, before anything is committed.
         """
         group_rules.check_group_id(group_id)
-        self._calls.check(group_id)
         is_member = generation >= 0 or bool(member_id)
-        if is_member:
-            self._check_committer(group_id, member_id, generation, instance_id)
+        async with self._calls.judged(group_id):
+            if is_member:
+                self._check_committer(group_id, member_id, generation, instance_id)
         image = await self._node.metadata.barrier(timeout_ms=BARRIER_MS)
         taken, refused = _judged(image, offsets)
         if member_id:
@@ -321,7 +349,10 @@ class ClassicGroups:
     # -- groups ----------------------------------------------------------------------------------
 
     async def describe(self, group_id: str) -> ClassicDescription:
-        """Return the group. A group that does not exist, or a server group, is Dead, as in Kafka."""
+        """Return the group. A group that does not exist, or a server group, is Dead, as in Kafka.
+
+        The caller has made sure that this node's image is current.
+        """
         self._calls.check(group_id)
         known = self._coordinator.classic.known(group_id)
         if known is not None and not known.is_idle:
@@ -337,8 +368,12 @@ class ClassicGroups:
         """Return the groups of both kinds that this node coordinates.
 
         ``is_everywhere``: also those of other coordinators, as far as they are stored.
+
+        Raises:
+            NoQuorumError: another node may coordinate some of them by now, and no majority could be asked.
         """
-        image = self._node.metadata.image
+        # Two nodes with different images might each take the other for the coordinator of a group, and list it nowhere.
+        image = await self._node.metadata.current_image()
         here = self._coordinator.classic
         ids = {*image.groups, *here.ids()}
         found = []
@@ -384,6 +419,11 @@ class ClassicGroups:
         group_rules.check_group_id(group_id)
         self._calls.check(group_id)
         await self._coordinator.delete(group_id)
+
+
+def _has_partition(image: Image, row: OffsetToCommit) -> bool:
+    topic = image.topic(row.topic)
+    return topic is not None and row.partition < topic.partition_count
 
 
 def _judged(

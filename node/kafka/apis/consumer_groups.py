@@ -20,7 +20,13 @@ from node.groups.members import REBALANCE_MS_MIN
 from node.groups.rebalance import effective
 from node.groups.subscriptions import TopicPattern
 from node.kafka.apis.api import Body, KafkaCall, KafkaServices, serves
-from node.kafka.apis.groups import check_count, check_share, invalid_group, member_code_of
+from node.kafka.apis.groups import (
+    check_count,
+    check_share,
+    invalid_group,
+    member_code_of,
+    not_current,
+)
 from node.kafka.apis.items import MESSAGE_LENGTH_MAX, ItemError
 from node.kafka.rights import needs
 from node.kafka.wire import cold
@@ -210,6 +216,7 @@ async def _describe(services: KafkaServices, call: KafkaCall) -> Body:
     request = call.message()
     check_count(len(request.group_ids))
     rows = []
+    unknown = await not_current(services)
     # Once each: a row may be large, and a request may name one group ten thousand times.
     for group_id in dict.fromkeys(request.group_ids):
         code, message, found, operations = KafkaCode.NONE, None, None, None
@@ -217,6 +224,8 @@ async def _describe(services: KafkaServices, call: KafkaCall) -> Body:
             call.rights.authorize(Operation.DESCRIBE, ResourceType.GROUP, (group_id,))
             if request.include_authorized_operations:
                 operations = call.rights.operations(ResourceType.GROUP, group_id)
+            if unknown is not None:
+                raise unknown
             found = services.members.describe(group_id)
         except MilenaError as error:
             code = invalid_group(group_id) or member_code_of(error)

@@ -240,7 +240,8 @@ async def _group(
     code = KafkaCode.NONE
     if call.version >= 9 and asked.member_epoch >= 0:
         try:
-            services.members.check_member(asked.group_id, asked.member_id or "", asked.member_epoch)
+            member_id = asked.member_id or ""
+            await services.members.check_member(asked.group_id, member_id, asked.member_epoch)
         except MilenaError as error:
             code = _offsets_code_of(error)
     row = await _fetched(services, call, asked.group_id, named, code, needs_stable=needs_stable)

@@ -13,7 +13,13 @@ from milena.model.access import Operation, ResourceType
 from milena.model.errors import MilenaError
 from node.groups.classic.calls import ClassicDescription, ClassicState
 from node.kafka.apis.api import Body, KafkaCall, KafkaServices, serves
-from node.kafka.apis.groups import check_count, forbidden_group, group_code_of, invalid_group
+from node.kafka.apis.groups import (
+    check_count,
+    forbidden_group,
+    group_code_of,
+    invalid_group,
+    not_current,
+)
 from node.kafka.rights import needs
 
 _NOT_FOUND_FROM = 6
@@ -26,6 +32,7 @@ async def _describe_groups(services: KafkaServices, call: KafkaCall) -> Body:
     check_count(len(request.groups))
     has_operations = call.version >= 3 and request.include_authorized_operations
     rows = []
+    unknown = await not_current(services)
     # Once each: a row may be large, and a request may name one group ten thousand times.
     for group_id in dict.fromkeys(request.groups):
         operations = None
@@ -37,6 +44,8 @@ async def _describe_groups(services: KafkaServices, call: KafkaCall) -> Body:
             rows.append(_described(hidden) | {"group_state": ""} | error)
             continue
         try:
+            if unknown is not None:
+                raise unknown
             found = await services.groups.describe(group_id)
             code, message = KafkaCode.NONE, None
         except MilenaError as failure:
@@ -85,7 +94,11 @@ async def _list_groups(services: KafkaServices, call: KafkaCall) -> Body:
     kinds = {kind.lower() for kind in request.types_filter} if call.version >= 5 else set()
     rows = []
     is_seen = call.rights.seen(ResourceType.GROUP)
-    for one in await services.groups.groups(is_everywhere=call.address.is_shared):
+    try:
+        groups = await services.groups.groups(is_everywhere=call.address.is_shared)
+    except MilenaError as error:
+        return call.answer({"error_code": call.note(group_code_of(error)), "groups": []})
+    for one in groups:
         if not is_seen(one.group_id):
             continue
         kind = "classic" if one.is_classic else "consumer"

@@ -51,6 +51,18 @@ def member_code_of(error: MilenaError) -> KafkaCode:
     return KafkaCode.COORDINATOR_NOT_AVAILABLE if is_unknown else code
 
 
+async def not_current(services: KafkaServices) -> MilenaError | None:
+    """Bring this node's image up to date; return the error if no majority answers.
+
+    A description that comes from an older image may lack a group or a member that another node has answered for.
+    """
+    try:
+        await services.metadata.current_image()
+    except MilenaError as error:
+        return error
+    return None
+
+
 def check_count(count: int) -> None:
     """Refuse a frame with too many items.
 

@@ -1,6 +1,7 @@
 """A leader that does not know of a planned change of leader: it has its lease, and still acts as the leader."""
 
 from raft_meta.machine.commands import ElectLeaders, LeaderChange
+from raft_meta.machine.groups.coordinators import coordinator_of
 from tests.support.clusters.nodes import Cluster
 from tests.support.fakes.quorum import FakeQuorum
 from tests.support.time.virtual_time import after
@@ -44,3 +45,29 @@ async def overtaken(cluster: Cluster, deaf: tuple[int, ...] = (2,)) -> None:
         quorum._is_reachable = is_reachable
     assert cluster.runner(2, "t").leader is not None, "it has not heard of it"
     assert cluster.nodes[2].membership.has_lease
+
+
+def hear_again(cluster: Cluster, node_id: int) -> None:
+    """Let the node reach the quorum. It still has its old image: it learns more by the next command or barrier."""
+    quorum_of(cluster, node_id)._is_reachable = lambda: cluster.has_quorum(node_id)
+
+
+async def former_coordinator(cluster: Cluster, group_id: str = "g") -> tuple[int, int]:
+    """Give a group another coordinator. Return the former one, which has not heard of it, and a third node.
+
+    The former one stays deaf until ``hear_again``.
+    """
+    later = coordinator_of(cluster.image, group_id)
+    assert later is not None
+    await cluster.kill(later)
+    await cluster.until(lambda: coordinator_of(cluster.image, group_id) not in (later, None))
+    former = coordinator_of(cluster.image, group_id)
+    assert former is not None
+    (third,) = set(cluster.nodes) - {former}
+    cluster.log.elect(third)
+    quorum = quorum_of(cluster, former)
+    quorum._is_reachable = lambda: False
+    await cluster.restart(later)
+    await cluster.until(lambda: cluster.nodes[later].groups.calls.coordinates(group_id))
+    assert cluster.nodes[former].groups.calls.coordinates(group_id), "it has not heard of it"
+    return former, third

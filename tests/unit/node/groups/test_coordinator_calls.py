@@ -4,11 +4,13 @@ import asyncio
 
 import pytest
 
+from http_api.ports.groups import Heartbeat, HeartbeatAnswer
 from milena.model.errors import (
     FateUnknownError,
     FeatureLevelError,
     GroupNotFoundError,
     InvalidRequestError,
+    NoQuorumError,
     NotCoordinatorError,
 )
 from node.config.budgets import COORDINATOR_WAIT_MS
@@ -17,7 +19,8 @@ from node.groups.group_messages import GroupRequest
 from node.peers.messages import Blob, CallType, Message
 from node.peers.port import Fields, Reply
 from raft_meta.machine.groups.coordinators import coordinator_of
-from tests.support.clusters.nodes import Cluster, SimNode
+from tests.support.clusters.nodes import Cluster, SimNode, cluster_of
+from tests.support.clusters.overtaken import former_coordinator, hear_again
 from tests.support.time.virtual_time import after, virtual
 
 
@@ -209,3 +212,42 @@ async def test_a_coordinator_of_a_release_before_is_told_from_a_bad_request() ->
     with pytest.raises(FeatureLevelError):
         await work.ask(next(i for i in cluster.node_ids if i != there))
     await cluster.close()
+
+
+class TestAFormerCoordinator:
+    """Another node coordinates the group, and the former coordinator has not heard of it."""
+
+    @virtual
+    async def test_its_refusal_does_not_count(self) -> None:
+        async with cluster_of() as cluster:
+            former, third = await former_coordinator(cluster)
+            joined = await beat(cluster, third, 0)
+            hear_again(cluster, former)
+            answer = await beat(cluster, former, joined.member_epoch)
+            assert answer.member_id == "m"
+
+    @virtual
+    async def test_without_a_majority_it_is_not_ready(self) -> None:
+        async with cluster_of() as cluster:
+            former, third = await former_coordinator(cluster)
+            joined = await beat(cluster, third, 0)
+            with pytest.raises(NoQuorumError):
+                await beat(cluster, former, joined.member_epoch)
+
+    @virtual
+    async def test_one_that_has_coordinated_meanwhile_counts_too(self) -> None:
+        """The former coordinator coordinates the group again, and missed what another one did in between."""
+        async with cluster_of() as cluster:
+            former, third = await former_coordinator(cluster)
+            joined = await beat(cluster, third, 0)
+            (later,) = set(cluster.nodes) - {former, third}
+            await cluster.kill(later)
+            await cluster.until(lambda: coordinator_of(cluster.image, "g") == former)
+            hear_again(cluster, former)
+            answer = await beat(cluster, former, joined.member_epoch)
+            assert answer.member_id == "m"
+
+
+async def beat(cluster: Cluster, node_id: int, member_epoch: int) -> HeartbeatAnswer:
+    heartbeat = Heartbeat(group_id="g", member_id="m", member_epoch=member_epoch, topics=("t",))
+    return await cluster.nodes[node_id].groups.service.heartbeat(heartbeat)

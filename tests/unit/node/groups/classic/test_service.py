@@ -11,12 +11,14 @@ from milena.model.errors import (
     GroupNotFoundError,
     InvalidConsumerError,
     MemberNotFoundError,
+    NotCoordinatorError,
     PartitionNotFoundError,
 )
 from node.groups.classic.calls import ClassicState, LeavingMember
 from raft_meta.machine.groups import group_rules
 from raft_meta.machine.groups.coordinators import coordinator_of
 from tests.support.clusters.nodes import Cluster
+from tests.support.clusters.overtaken import former_coordinator, hear_again
 from tests.support.groups.classic_members import ClassicMember, Notes
 from tests.support.groups.sim_members import Member, coordinator, started
 from tests.support.time.virtual_time import virtual
@@ -174,3 +176,49 @@ async def test_an_older_cluster_takes_no_classic_members() -> None:
     # Offsets are older than classic groups.
     assert await ClassicMember(cluster, "tool").commit(0, 1) == {}
     await cluster.close()
+
+
+class TestAFormerCoordinator:
+    """Another node coordinates the group, and the former coordinator has not heard of it."""
+
+    @virtual
+    async def test_it_refuses_no_member_of_the_present_one(self) -> None:
+        cluster = await classic()
+        former, _ = await former_coordinator(cluster)
+        one = ClassicMember(cluster, "one")
+        await one.enter()
+        hear_again(cluster, former)
+        port = cluster.nodes[former].groups.classic
+        with pytest.raises(NotCoordinatorError):
+            await port.heartbeat("g", one.member_id, one.generation)
+        await cluster.close()
+
+    @virtual
+    @pytest.mark.parametrize("is_commit", [False, True])
+    async def test_it_refuses_no_commit_and_no_departure(self, is_commit: bool) -> None:
+        cluster = await classic()
+        former, _ = await former_coordinator(cluster)
+        one = ClassicMember(cluster, "one")
+        await one.enter()
+        hear_again(cluster, former)
+        port = cluster.nodes[former].groups.classic
+        row = OffsetToCommit(topic="t", partition=0, offset=1)
+        request = (
+            port.commit("g", [row], member_id=one.member_id, generation=one.generation)
+            if is_commit
+            else port.leave("g", [LeavingMember(member_id=one.member_id)])
+        )
+        with pytest.raises(NotCoordinatorError):
+            await request
+        await cluster.close()
+
+    @virtual
+    async def test_it_lists_no_group_that_the_present_one_has_deleted(self) -> None:
+        cluster = await classic()
+        one = ClassicMember(cluster, "one")
+        await one.commit(0, 1)
+        former, _ = await former_coordinator(cluster)
+        await one.port.delete("g")
+        hear_again(cluster, former)
+        assert await cluster.nodes[former].groups.classic.groups() == []
+        await cluster.close()
