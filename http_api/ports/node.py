@@ -264,8 +264,8 @@ class MetadataPort(Protocol):
     async def add_partitions(self, name: str, partition_count: int) -> Topic:
         """Raise a topic's number of partitions to ``partition_count``; return once this node's image has them."""
 
-    async def delete_topic(self, name: str) -> None:
-        """Delete a topic; return once this node's image no longer has it."""
+    async def delete_topic(self, name: str) -> Topic:
+        """Delete a topic, and return it; this node's image no longer has it."""
 
     async def alter_configs(
         self, name: str, changes: Mapping[str, str | None], *, is_validate_only: bool

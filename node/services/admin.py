@@ -287,17 +287,32 @@ class AdminService:
             topic_id=topic.topic_id, partition_count=topic.partition_count, placement=layout
         )
 
-    async def delete_topic(self, name: str) -> None:
-        """Delete a topic."""
+    async def delete_topic(self, name: str, *, topic_id: str = "") -> Topic:
+        """Delete a topic, and return it. With ``topic_id``, no later topic of the name is deleted."""
         topic = await self.topic(name)
-        await self._propose(DeleteTopic(topic_id=topic.topic_id), f"delete topic {name}")
+        if topic_id and topic.topic_id != topic_id:
+            raise TopicNotFoundError(f"topic {name!r} does not have the id {topic_id}")
+        try:
+            await self._propose(DeleteTopic(topic_id=topic.topic_id), f"delete topic {name}")
+        except TopicNotFoundError:
+            # Only the topic that this node knew is gone. By now the image has another one of the name, if there is one.
+            present = self.image.topic(name)
+            if topic_id or present is None or present.topic_id == topic.topic_id:
+                raise
+            topic = present
+            await self._propose(DeleteTopic(topic_id=topic.topic_id), f"delete topic {name}")
+        return topic
 
     async def alter_configs(
         self, name: str, changes: Mapping[str, str | None], *, is_validate_only: bool
     ) -> None:
         """Set topic configs, or reset them to their defaults (None). With ``is_validate_only``, only check them."""
-        topic = await self.topic(name)
-        level = self.metadata.image.feature_level
+        # Use the newest image: the name may belong to another topic by now, and the present configs decide.
+        image = await self.current_image()
+        topic = image.topic(name)
+        if topic is None:
+            raise TopicNotFoundError(f"topic {name!r} does not exist")
+        level = image.feature_level
         configs.alter(topic.configs, changes.items(), topic.replication_factor, level=level)
         if not is_validate_only:
             command = AlterConfigs(topic_id=topic.topic_id, changes=tuple(sorted(changes.items())))

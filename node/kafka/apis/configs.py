@@ -252,8 +252,9 @@ async def _alter(services: KafkaServices, call: KafkaCall, changes_of: _Changes)
             raise invalid(
                 f"Configs are in the request more than once: {', '.join(sorted(map(str, keys)))}."
             )
-        topic = await services.admin.topic(name)
-        changes = changes_of(topic, resource)
+        # Use the newest image: changes of lists begin with the present configs.
+        await services.admin.current_image()
+        changes = changes_of(await services.admin.topic(name), resource)
         if changes:
             await services.admin.alter_configs(
                 name, changes, is_validate_only=request.validate_only

@@ -186,9 +186,9 @@ async def _delete_topics(services: KafkaServices, call: KafkaCall) -> Body:
                 raise invalid(
                     "The topic is in the request by its name and by its id: give one of them."
                 )
-        # Without a turn between, ``delete_topic`` finds the same topic under this name.
-        await services.admin.delete_topic(topic.name)
-        return topic.name, UUID(hex=topic.topic_id)
+        by_id = topic.topic_id if name is None else ""
+        deleted = await services.admin.delete_topic(topic.name, topic_id=by_id)
+        return deleted.name, UUID(hex=deleted.topic_id)
 
     results = await each(wanted, delete, timeout_ms=request.timeout_ms)
     rows = []

@@ -52,6 +52,16 @@ def hear_again(cluster: Cluster, node_id: int) -> None:
     quorum_of(cluster, node_id)._is_reachable = lambda: cluster.has_quorum(node_id)
 
 
+async def created_again(cluster: Cluster, unheard: int, **configs: str) -> None:
+    """Create topic t, delete it, and create it again with the configs. The unheard node knows the former topic."""
+    await cluster.create("t", (1, 2))
+    quorum_of(cluster, unheard)._is_reachable = lambda: False
+    await cluster.nodes[1].admin.delete_topic("t")
+    await cluster.create("t", (1, 2), **configs)
+    hear_again(cluster, unheard)
+    assert cluster.nodes[unheard].metadata.image.topic_ids["t"] != cluster.image.topic_ids["t"]
+
+
 async def former_coordinator(cluster: Cluster, group_id: str = "g") -> tuple[int, int]:
     """Give a group another coordinator. Return the former one, which has not heard of it, and a third node.
 

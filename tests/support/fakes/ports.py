@@ -598,13 +598,14 @@ class FakeNode:
         check_removable(self.image, broker_id)
         self._set_image(brokers=self.image.brokers.delete(broker_id))
 
-    async def delete_topic(self, name: str) -> None:
+    async def delete_topic(self, name: str) -> Topic:
         self.fail("delete_topic")
         topic = await self.topic(name)
         self._set_image(
             topics=self.image.topics.delete(topic.topic_id),
             topic_ids=self.image.topic_ids.delete(name),
         )
+        return topic
 
     async def alter_configs(
         self, name: str, changes: Mapping[str, str | None], *, is_validate_only: bool

@@ -22,6 +22,7 @@ from milena.model.errors import (
 from raft_meta.machine import bounds
 from raft_meta.machine.image import Topic
 from tests.support.clusters.nodes import Cluster, cluster_of
+from tests.support.clusters.overtaken import created_again
 from tests.support.time.virtual_time import after, virtual
 
 
@@ -381,3 +382,36 @@ class TestChange:
             other = await cluster.nodes[3].admin.allocate_producer(None)
             assert again.producer_id == first.producer_id != other.producer_id
             assert (first.producer_epoch, again.producer_epoch) == (0, 1)
+
+
+class TestATopicThatWasCreatedAgain:
+    """Node 3 knows the former topic of the name only."""
+
+    @virtual
+    async def test_it_is_deleted(self) -> None:
+        async with cluster_of() as cluster:
+            await created_again(cluster, 3)
+            present = cluster.image.topic("t")
+            assert await cluster.nodes[3].admin.delete_topic("t") == present
+            assert cluster.image.topic("t") is None
+
+    @virtual
+    async def test_its_configs_are_changed(self) -> None:
+        async with cluster_of() as cluster:
+            await created_again(cluster, 3)
+            change = {"flush.ms": "5"}
+            await cluster.nodes[3].admin.alter_configs("t", change, is_validate_only=False)
+            topic = cluster.image.topic("t")
+            assert topic is not None
+            assert topic.configs["flush.ms"] == "5"
+
+    @virtual
+    async def test_the_former_one_is_not_found(self) -> None:
+        async with cluster_of() as cluster:
+            await created_again(cluster, 3)
+            admin = cluster.nodes[3].admin
+            former = admin.image.topic("t")
+            assert former is not None
+            with pytest.raises(TopicNotFoundError):
+                await admin.delete_topic("t", topic_id=former.topic_id)
+            assert cluster.image.topic("t") is not None
