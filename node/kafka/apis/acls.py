@@ -107,7 +107,9 @@ async def _describe_acls(services: KafkaServices, call: KafkaCall) -> Body:
     result: object = None
     try:
         call.rights.authorize_cluster(Operation.DESCRIBE)
-        acls = await services.access.port.acls(_selection(request))
+        wanted = _selection(request)
+        await services.metadata.current_image()
+        acls = await services.access.port.acls(wanted)
     except (ItemError, MilenaError) as error:
         result = ItemError.of(error)
 

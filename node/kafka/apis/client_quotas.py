@@ -70,9 +70,9 @@ async def _describe(services: KafkaServices, call: KafkaCall) -> Body:
     try:
         call.rights.authorize_cluster(Operation.DESCRIBE_CONFIGS)
         wanted = _filter(request.components)
+        quotas = (await services.metadata.current_image()).quotas
     except (ItemError, MilenaError) as error:
         return call.answer({**error_fields(call, ItemError.of(error)), "entries": None})
-    quotas = services.metadata.image.quotas
     found = [quota for quota in quotas.values() if _fits(quota, wanted, is_strict=request.strict)]
     rows = [
         {

@@ -10,6 +10,7 @@ from typing import Any
 from uuid import UUID
 
 from http_api.ports.node import PlannedReassignment, ReassignmentRequest, ReplicaTarget
+from http_api.protocol.errors import kafka_code_of
 from http_api.protocol.kafka_codes import KafkaCode
 from milena.model.access import Operation, ResourceType, allowing_command
 from milena.model.errors import (
@@ -66,11 +67,11 @@ async def _elect_leaders(services: KafkaServices, call: KafkaCall) -> Body:
         rows = [(name, number, refusal) for name, number in wanted or ()]
         return _elected_rows(call, rows, code)
     keys = None
-    if wanted is not None:
-        image = services.metadata.image
-        keys = {(image.topic_ids.get(name, ""), number) for name, number in wanted}
     try:
         async with in_time(wait_ms(request.timeout_ms), unknown("leaders may yet change")):
+            if wanted is not None:
+                image = await services.metadata.current_image()
+                keys = {(image.topic_ids.get(name, ""), number) for name, number in wanted}
             elected = await services.elections.prefer(
                 keys if request.election_type == PREFERRED else ()
             )
@@ -198,7 +199,7 @@ async def _reassigned(
     """
     results: dict[int, ItemError | None] = {}
     if not may_change_factor:
-        image = services.metadata.image
+        image = await services.metadata.current_image()
         results = {place: _factor_change(image, target) for place, target in enumerate(targets)}
     left = [place for place in range(len(targets)) if results.get(place) is None]
     # A request without partitions would balance the whole cluster.
@@ -242,11 +243,14 @@ def _refusal(row: PlannedReassignment) -> ItemError | None:
 @serves(46, "ListPartitionReassignments", versions=(0, 0), access=needs("DESCRIBE CLUSTER"))
 async def _list_reassignments(services: KafkaServices, call: KafkaCall) -> Body:
     request = call.message()
-    image = services.metadata.image
     if not call.rights.permits_cluster(Operation.DESCRIBE):
         return call.answer(
             {**error_fields(call, _forbidden(call, Operation.DESCRIBE)), "topics": []}
         )
+    try:
+        image = await services.metadata.current_image()
+    except MilenaError as error:
+        return call.answer({**error_fields(call, ItemError.of(error)), "topics": []})
     wanted: frozenset[tuple[str, int]] | None = None
     if request.topics is not None:
         wanted = frozenset(
@@ -295,6 +299,13 @@ async def _describe_topic_partitions(services: KafkaServices, call: KafkaCall) -
         names = names[bisect_left(names, cursor.topic_name) :]
         if names and names[0] == cursor.topic_name:
             first = max(0, cursor.partition_index)
+    missing = int(KafkaCode.UNKNOWN_TOPIC_OR_PARTITION)
+    if any(name not in image.topic_ids for name in names if name not in forbidden):
+        # The client may have seen the topic at another node, so this node's image may be behind.
+        try:
+            image = await services.metadata.current_image()
+        except MilenaError as error:
+            missing = kafka_code_of(error)
     left = max(1, min(request.response_partition_limit, PARTITIONS_MAX))
     rows: list[dict[str, Any]] = []
     next_cursor = None
@@ -305,7 +316,6 @@ async def _describe_topic_partitions(services: KafkaServices, call: KafkaCall) -
             break
         if topic is None:
             left -= 1
-            missing = KafkaCode.UNKNOWN_TOPIC_OR_PARTITION
             code = KafkaCode.TOPIC_AUTHORIZATION_FAILED if name in forbidden else missing
             call.note(code)
             rows.append({"error_code": code, "name": name, "partitions": []})

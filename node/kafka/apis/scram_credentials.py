@@ -40,12 +40,12 @@ _MECHANISMS = {number: mechanism for mechanism, number in NUMBERS.items()}
 @serves(50, "DescribeUserScramCredentials", versions=(0, 0), access=needs("DESCRIBE CLUSTER"))
 async def _describe(services: KafkaServices, call: KafkaCall) -> Body:
     request = call.message()
-    users = services.metadata.image.users
     try:
         call.rights.authorize_cluster(Operation.DESCRIBE)
         names = [row.name for row in request.users or ()]
         if len(names) > ITEMS_MAX:
             raise too_many(len(names))
+        users = (await services.metadata.current_image()).users
     except (ItemError, MilenaError) as error:
         return call.answer({**error_fields(call, ItemError.of(error)), "results": []})
     if not names:

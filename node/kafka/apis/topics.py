@@ -229,6 +229,10 @@ async def _create_partitions(services: KafkaServices, call: KafkaCall) -> Body:
             raise twice("The topic")
         topic = await services.admin.topic(wanted.name, max(0, wanted.count - 1))
         if wanted.count <= topic.partition_count:
+            # The name may belong to another topic by now, which has fewer partitions.
+            await services.admin.current_image()
+            topic = await services.admin.topic(wanted.name)
+        if wanted.count <= topic.partition_count:
             raise ItemError(
                 KafkaCode.INVALID_PARTITIONS,
                 f"Topic {topic.name} has {topic.partition_count} partitions already: give a number above that, not "

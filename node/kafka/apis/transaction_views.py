@@ -44,7 +44,15 @@ async def _list(services: KafkaServices, call: KafkaCall) -> Body:
     known = {ONGOING, *STATES.values()}
     unknown = [state for state in dict.fromkeys(states) if state not in known]
     longest_ms = request.duration_filter if call.version >= 1 else -1
-    image, now_ms = services.metadata.image, services.clock.wall_ms()
+    try:
+        # Nodes with different images might each take another one for the one that lists a transaction.
+        image = await services.metadata.current_image()
+    except MilenaError:
+        code = call.note(KafkaCode.COORDINATOR_NOT_AVAILABLE)
+        return call.answer(
+            {"error_code": code, "unknown_state_filters": unknown, "transaction_states": []}
+        )
+    now_ms = services.clock.wall_ms()
     coordinators, own = reachable(services, call), services.metadata.node_id
     is_seen = call.rights.seen(ResourceType.TRANSACTIONAL_ID)
     # A filter by producer ids needs no look at all rows.

@@ -9,6 +9,7 @@ from node.kafka.apis.items import ITEMS_MAX
 from raft_meta.machine.image import Acl
 from tests.support.clusters.kafka_clients import KafkaClient, client_of
 from tests.support.clusters.nodes import Cluster, cluster_of
+from tests.support.clusters.overtaken import deaf
 from tests.support.time.virtual_time import virtual
 
 ANY, MATCH, LITERAL, PREFIXED = 1, 2, 3, 4
@@ -175,3 +176,12 @@ async def test_more_entries_or_filters_than_a_request_may_have_change_nothing() 
         assert {row.error_code for row in found.filter_results} == {INVALID_REQUEST}
         assert len(found.filter_results) == ITEMS_MAX + 1
         assert cluster.image.acl_count == 1
+
+
+@virtual
+async def test_an_entry_that_another_node_has_created_is_described() -> None:
+    async with cluster_of() as cluster:
+        with deaf(cluster, 3):
+            assert await create(client_of(cluster.nodes[1]), entry("orders")) == [0]
+        found = await described(client_of(cluster.nodes[3]))
+        assert found == [("orders", LITERAL, "User:ann", READ, ALLOW)]

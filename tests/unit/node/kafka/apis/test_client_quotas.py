@@ -6,6 +6,7 @@ import pytest
 
 from tests.support.clusters.kafka_clients import KafkaClient, client_of
 from tests.support.clusters.nodes import Cluster, cluster_of
+from tests.support.clusters.overtaken import deaf
 from tests.support.time.virtual_time import virtual
 
 EXACT, DEFAULT, ANY = 0, 1, 2
@@ -95,3 +96,14 @@ async def test_what_means_nothing_is_refused_and_a_trial_changes_nothing() -> No
             components=[{"entity_type": "ip", "match_type": ANY, "match": None}],
         )  # fmt: skip
         assert (found.error_code, found.entries) == (INVALID_REQUEST, None)
+
+
+@virtual
+async def test_a_quota_that_another_node_has_set_is_described() -> None:
+    async with cluster_of() as cluster:
+        with deaf(cluster, 3):
+            assert await alter(
+                client_of(cluster.nodes[1]), entry({"user": "a"}, request_rate=1)
+            ) == [0]
+        found = await described(client_of(cluster.nodes[3]))
+        assert found == [({"user": "a"}, {"request_rate": 1.0})]

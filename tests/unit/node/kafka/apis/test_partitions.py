@@ -6,8 +6,10 @@ import pytest
 
 from node.kafka.apis import partitions
 from node.kafka.rights import bits_of
+from raft_meta.machine.commands import ElectLeaders, LeaderChange
 from tests.support.clusters.kafka_clients import KafkaClient, client_of
 from tests.support.clusters.nodes import Cluster, cluster_of
+from tests.support.clusters.overtaken import deaf
 from tests.support.time.virtual_time import virtual
 
 FIVE = (1, 2, 3, 4, 5)
@@ -350,3 +352,64 @@ class TestDescribe:
                 None,
             )
             assert await self.page(client, "b", cursor=("b", INT32[1])) == ([("b", 0, [])], None)
+
+
+class TestAnOldImage:
+    """Node 3 has not heard of what another node has answered."""
+
+    @virtual
+    async def test_the_present_replicas_decide_whether_their_number_changes(self) -> None:
+        async with cluster_of() as cluster:
+            await cluster.create("t", (1, 2, 3))
+            with deaf(cluster, 3):
+                await cluster.nodes[1].admin.delete_topic("t")
+                await cluster.create("t", (1, 2))
+            move = ("t", 0, [2, 3])
+            found = await reassign(
+                client_of(cluster.nodes[3]), move, allow_replication_factor_change=False
+            )
+            assert codes(found) == [NONE]
+
+    @virtual
+    async def test_a_move_is_listed(self) -> None:
+        async with cluster_of(Cluster(FIVE)) as cluster:
+            await cluster.create("t", (1, 2))
+            await cluster.kill(5)
+            with deaf(cluster, 3):
+                assert codes(await reassign(client_of(cluster.nodes[1]), ("t", 0, [1, 5]))) == [
+                    NONE
+                ]
+            assert [row[:2] for row in await listed(client_of(cluster.nodes[3]))] == [("t", 0)]
+
+    @virtual
+    async def test_a_new_topic_is_described(self) -> None:
+        async with cluster_of() as cluster:
+            with deaf(cluster, 3):
+                await cluster.create("t", (1, 2))
+            rows, _ = await TestDescribe.page(client_of(cluster.nodes[3]), "t")
+            assert rows == [("t", NONE, [0])]
+
+    @virtual
+    async def test_a_new_topic_gets_its_first_replica_as_leader(self) -> None:
+        async with cluster_of() as cluster:
+            with deaf(cluster, 3):
+                await cluster.create("t", (1, 2))
+                await lead(cluster, 2)
+            client = client_of(cluster.nodes[3])
+            assert await TestElections.elect(client, ("t", [0])) == [("t", 0, NONE)]
+
+
+async def lead(cluster: Cluster, leader: int) -> None:
+    """Have this in-sync replica lead topic t."""
+    image = cluster.image
+    topic_id = image.topic_ids["t"]
+    state = image.partitions[topic_id, 0]
+    change = LeaderChange(
+        topic_id=topic_id,
+        partition=0,
+        partition_epoch=state.partition_epoch,
+        leader=leader,
+        isr=tuple(state.isr),
+    )
+    command = ElectLeaders(controller_epoch=image.controller_epoch, changes=(change,))
+    await cluster.nodes[1].metadata.propose(command, timeout_ms=1_000)

@@ -19,6 +19,7 @@ from tests.support.clusters.kafka_clients import (
     sign_in_by_scram,
 )
 from tests.support.clusters.nodes import Cluster, SimNode, cluster_of
+from tests.support.clusters.overtaken import deaf
 from tests.support.time.virtual_time import virtual
 
 SHA_256, SHA_512 = 1, 2
@@ -272,3 +273,12 @@ async def test_a_request_with_too_many_rows_changes_nothing() -> None:
         users = [{"name": f"u{number}"} for number in range(items.ITEMS_MAX + 1)]
         found = await client.call(50, 0, users=users)
         assert (found.error_code, found.results) == (INVALID, [])
+
+
+@virtual
+async def test_credentials_that_another_node_has_put_are_described() -> None:
+    async with cluster_of() as cluster:
+        client = client_of(cluster.nodes[3])
+        with deaf(cluster, 3):
+            assert await alter(client_of(cluster.nodes[1]), upsert("ann")) == {"ann": 0}
+        assert await described(client, "ann") == [("ann", 0, [(SHA_256, 4096)])]

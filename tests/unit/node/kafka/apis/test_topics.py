@@ -9,6 +9,7 @@ from node.kafka.apis import topics
 from raft_meta.machine.topics.configs import KEYS
 from tests.support.clusters.kafka_clients import KafkaClient, client_of
 from tests.support.clusters.nodes import Cluster, cluster_of
+from tests.support.clusters.overtaken import deaf
 from tests.support.clusters.runners import values_of
 from tests.support.time.virtual_time import current_loop, virtual
 
@@ -422,3 +423,16 @@ class TestDeleteRecords:
             wanted = [{"name": "t", "partitions": [{"partition_index": 0, "offset": -1}]}]
             found = await client_of(cluster.nodes[1]).call(21, 2, topics=wanted, timeout_ms=700)
             assert found.topics[0].partitions[0].error_code in {5, TIMED_OUT}
+
+
+@virtual
+async def test_a_topic_that_was_created_again_grows() -> None:
+    async with cluster_of() as cluster:
+        await cluster.create("t", (1, 2), (1, 2), (1, 2))
+        with deaf(cluster, 3):
+            await cluster.nodes[1].admin.delete_topic("t")
+            await cluster.create("t", (1, 2))
+        wanted = [{"name": "t", "count": 2, "assignments": None}]
+        client = client_of(cluster.nodes[3])
+        found = await client.call(37, 3, topics=wanted, timeout_ms=5_000)
+        assert [row.error_code for row in found.results] == [NONE]

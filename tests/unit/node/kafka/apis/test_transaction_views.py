@@ -4,6 +4,7 @@ from typing import Any
 
 from tests.support.clusters.kafka_clients import client_of, clients_of
 from tests.support.clusters.nodes import Cluster
+from tests.support.clusters.overtaken import deaf
 from tests.support.time.virtual_time import virtual
 from tests.unit.node.kafka.apis.test_transactions import sessions
 
@@ -91,3 +92,20 @@ async def test_the_leader_describes_producers_as_their_clients_number_themselves
         await cluster.until(lambda: not cluster.image.ending)
         (row,) = (await described(2)).active_producers
         assert row.current_txn_start_offset == -1
+
+
+@virtual
+async def test_a_transaction_that_another_node_has_begun_is_listed() -> None:
+    names = [f"tx{number}" for number in range(12)]
+    async with sessions("tx") as (cluster, _), clients_of(cluster, *cluster.nodes) as clients:
+        ids = cluster.nodes[1].transactional_ids
+        with deaf(cluster, 3):
+            for name in names:
+                await ids.begin(name, timeout_ms=1_000, client=None)
+        rows = []
+        for client in (clients[3], clients[1], clients[2]):
+            found = await client.call(
+                66, 1, state_filters=[], producer_id_filters=[], duration_filter=-1
+            )
+            rows += [row.transactional_id for row in found.transaction_states]
+        assert sorted(rows) == sorted(["tx", *names])
