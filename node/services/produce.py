@@ -21,8 +21,11 @@ from milena.model.batch.header import (
 )
 from milena.model.errors import (
     InvalidProducerError,
+    InvalidRecordError,
     MilenaError,
+    NoLeaderError,
     PreconditionFailedError,
+    RequestTooLargeError,
     TooManyRequestsError,
     TopicNotTransactionalError,
 )
@@ -36,8 +39,8 @@ from milena.model.requests import (
     ProducerTransaction,
     Receipts,
 )
-from milena.model.turns import Turns
-from milena.model.types import TimestampType
+from milena.model.turns import Steps, Turns
+from milena.model.types import TimestampType, WallMs
 from node.config.budgets import PRODUCER_BARRIER_MS
 from node.context import NodeContext
 from node.metadata.lookup import TopicToWrite, check_partition
@@ -77,6 +80,10 @@ UNACKED_MAX = 10_000
 """Requests with acks=0 that may be in flight. No client waits for them, so nothing else bounds them."""
 UNACKED_BYTES_MAX = 128 << 20
 """Bytes that requests with acks=0 in flight may hold. A remote leader may take them more slowly than clients send."""
+
+
+REFUSED_BY_SETTINGS = (InvalidRecordError, RequestTooLargeError, TopicNotTransactionalError)
+"""Errors for which a topic's settings may be the reason."""
 
 
 class RequestPart(NamedTuple):
@@ -209,7 +216,53 @@ class ProduceService:
         left_ms = self._left_ms(began_ms, request.timeout_ms)
         return await self._produce(topic, replace(request, timeout_ms=left_ms))
 
-    def _produce(self, topic: Topic, request: ProduceRequest) -> Pending[Sequence[ProduceReceipt]]:
+    def _produce(
+        self, topic: Topic, request: ProduceRequest, *, is_current: bool = False
+    ) -> Pending[Sequence[ProduceReceipt]]:
+        """Produce to a topic. ``is_current``: the quorum has confirmed its settings.
+
+        Before the settings refuse something, the quorum is asked: another node may have changed them a moment ago.
+        """
+        try:
+            pending = self._produce_by(topic, request, is_current=is_current)
+        except REFUSED_BY_SETTINGS:
+            if is_current:
+                raise
+            pending = None
+        if pending is None:
+            return in_a_task(self._produce_currently(topic, request), self._tasks)
+        return pending
+
+    async def _produce_currently(
+        self, topic: Topic, request: ProduceRequest
+    ) -> Sequence[ProduceReceipt]:
+        began_ms = self._clock.now_ms()
+        with under_key(request.idempotency):
+            present = await self.current_topic(topic, request.timeout_ms)
+        request = replace(request, timeout_ms=self._left_ms(began_ms, request.timeout_ms))
+        return await self._produce(present, request, is_current=True)
+
+    async def current_topic(self, topic: Topic, timeout_ms: float) -> Topic:
+        """Return the topic with its present settings.
+
+        Raises:
+            NoLeaderError: it was deleted; nothing was written.
+            NoQuorumError: no majority could be asked; nothing was written.
+        """
+        async with in_time(timeout_ms, nothing("written")):
+            present = (await self._metadata.current_image()).topics.get(topic.topic_id)
+        if present is None:
+            raise NoLeaderError(f"topic {topic.name} was deleted meanwhile; nothing was written")
+        return present
+
+    def _produce_by(
+        self, topic: Topic, request: ProduceRequest, *, is_current: bool
+    ) -> Pending[Sequence[ProduceReceipt]] | None:
+        """Produce by the settings of this topic. None: nothing was done, because they refuse records.
+
+        Raises:
+            MilenaError: nothing was done.
+        """
         if request.expected_end is not None:
             assert request.acks is not Acks.NONE, "no response would say whether it was"
             # A condition names the end of one partition, so the request must determine that partition.
@@ -227,6 +280,10 @@ class ProduceService:
             timestamps=settings.timestamps,
             needs_keys=settings.is_compacted,
         )
+        if not is_current and any(
+            isinstance(error, InvalidRecordError) for error in errors.values()
+        ):
+            return None
         if len(parts) != 1 or errors:
             appending = self._append_parts(topic, settings, parts, errors, request)
             return in_a_task(appending, self._tasks)
@@ -340,18 +397,25 @@ class ProduceService:
             RequestTooLargeError: they are too large; nothing was written.
         """
         request = share.request
-        return await self._turns.run(
-            encode(
+
+        def encoding(settings: TopicSettings) -> Steps[list[EncodedPiece]]:
+            return encode(
                 share.topic,
-                share.settings,
+                settings,
                 share.part,
                 share.size,
                 request_keys(request.idempotency, share.topic),
                 is_conditional=request.expected_end is not None,
                 transaction=_stamp_of(request.transaction),
-            ),
-            share.size,
-        )
+            )
+
+        try:
+            return await self._turns.run(encoding(share.settings), share.size)
+        except RequestTooLargeError:
+            settings = topic_settings(await self.current_topic(share.topic, request.timeout_ms))
+            if settings.max_message_bytes <= share.settings.max_message_bytes:
+                raise
+            return await self._turns.run(encoding(settings), share.size)
 
     async def _bring(self, share: RequestPart, pieces: Sequence[EncodedPiece]) -> Appended:
         """Bring encoded records to the leader of their partition."""
@@ -373,6 +437,13 @@ class ProduceService:
         pieces = await self._turns.run(
             encode_each(share.topic, share.settings, part, share.size, errors), share.size
         )
+        if errors:
+            settings = topic_settings(await self.current_topic(share.topic, request.timeout_ms))
+            if settings.max_message_bytes > share.settings.max_message_bytes:
+                errors.clear()
+                pieces = await self._turns.run(
+                    encode_each(share.topic, settings, part, share.size, errors), share.size
+                )
         if not pieces:
             raise errors[0]
         appended = await self._to_leader.bring_all(
@@ -406,24 +477,13 @@ class ProduceService:
                 topic, partition, topic_tag, may_create=may_create, timeout_ms=timeout_ms
             )
         check_partition(found, partition)
-        settings = topic_settings(found)
-        header = validate_client_batch(
-            batch,
-            bytes_max=settings.max_message_bytes,
-            now_ms=self._clock.wall_ms(),
-            timestamps=settings.timestamps,
-            needs_keys=settings.is_compacted,
-        )
-        # Change the batch on this node: once the leader has stamped it, its bytes and CRC-32C never change.
-        if settings.timestamp_type is not header.timestamp_type:
-            batch = with_timestamp_type(batch, settings.timestamp_type)
-            header = decode_header(batch)
-        codec = stored_codec(settings)
-        if codec is not None and codec is not header.codec:
-            batch = with_codec(batch, codec)
-            header = decode_header(batch)
-        if transaction is not None:
-            check_takes_transactions(found, settings)
+        is_in_transaction = transaction is not None
+        try:
+            batch, header = _fitted(batch, found, self._clock.wall_ms(), is_in_transaction)
+        except REFUSED_BY_SETTINGS:
+            # Another node may have changed the settings a moment ago.
+            found = await self.current_topic(found, self._left_ms(began_ms, timeout_ms))
+            batch, header = _fitted(batch, found, self._clock.wall_ms(), is_in_transaction)
         idempotency = own_key(idempotency, found)
         if transaction is not None or idempotency is not None:
             batch = _marked(batch, header, found, transaction, idempotency)
@@ -484,6 +544,35 @@ class ProduceService:
                     "POST /producers gives one",
                     is_unknown=True,
                 )
+
+
+def _fitted(
+    batch: bytes, topic: Topic, now_ms: WallMs, is_in_transaction: bool
+) -> tuple[bytes, BatchHeader]:
+    """Return a client's batch as the topic's settings want it.
+
+    Raises:
+        MilenaError: the settings refuse it.
+    """
+    settings = topic_settings(topic)
+    header = validate_client_batch(
+        batch,
+        bytes_max=settings.max_message_bytes,
+        now_ms=now_ms,
+        timestamps=settings.timestamps,
+        needs_keys=settings.is_compacted,
+    )
+    # Change the batch on this node: once the leader has stamped it, its bytes and CRC-32C never change.
+    if settings.timestamp_type is not header.timestamp_type:
+        batch = with_timestamp_type(batch, settings.timestamp_type)
+        header = decode_header(batch)
+    codec = stored_codec(settings)
+    if codec is not None and codec is not header.codec:
+        batch = with_codec(batch, codec)
+        header = decode_header(batch)
+    if is_in_transaction:
+        check_takes_transactions(topic, settings)
+    return batch, header
 
 
 def check_takes_transactions(topic: Topic, settings: TopicSettings) -> None:

@@ -52,7 +52,7 @@ from node.kafka.wire.produce import (
 )
 from node.metadata.topic_settings import topic_settings
 from node.services.own_topics import check_written_by_clients
-from node.services.produce import check_takes_transactions
+from node.services.produce import REFUSED_BY_SETTINGS, check_takes_transactions
 from node.services.to_leader import V2_LEVEL
 from node.services.transactions.transactional_ids import KafkaProducer
 from raft_meta.machine.image import Topic
@@ -302,12 +302,22 @@ async def _checked(
             if name is None
             else "the request has a transactional id, and the records are not transactional; nothing was written"
         )
-    batch, header = await stored(
-        records,
-        settings,
-        now_ms=services.clock.wall_ms(),
-        is_in_transaction=name is not None,
-    )
+    is_in_transaction, now_ms = name is not None, services.clock.wall_ms()
+    try:
+        batch, header = await stored(
+            records, settings, now_ms=now_ms, is_in_transaction=is_in_transaction
+        )
+        if is_in_transaction:
+            check_takes_transactions(topic, settings)
+    except REFUSED_BY_SETTINGS:
+        # Another node may have changed the settings a moment ago.
+        topic = await services.produce.current_topic(topic, timeout_ms)
+        settings = topic_settings(topic)
+        batch, header = await stored(
+            records, settings, now_ms=now_ms, is_in_transaction=is_in_transaction
+        )
+        if is_in_transaction:
+            check_takes_transactions(topic, settings)
     if name is None:
         if header.producer_id >= 0:
             await authorize_producer_id(
@@ -320,7 +330,6 @@ async def _checked(
             await services.produce.check_producer(header, timeout_ms, may_raise_epoch=True)
             _check_order(services, call, part.batch)
         return batch, header
-    check_takes_transactions(topic, settings)
     client = KafkaProducer(header.producer_id, header.producer_epoch)
     try:
         found = await services.transactional_ids.transaction_of(

@@ -71,7 +71,7 @@ from node.services.encoding import TransactionStamp, encode, request_keys
 from node.services.in_time import in_time, nothing
 from node.services.in_time import unknown as unknown_error
 from node.services.own_keys import own_key, under_key
-from node.services.produce import check_takes_transactions
+from node.services.produce import REFUSED_BY_SETTINGS, check_takes_transactions
 from node.services.producers import FORMER_END_MS, ProducerService, principal_to_own
 from node.services.record_batches import (
     highest_partition,
@@ -152,8 +152,17 @@ class TransactionService:
                 request with the same key may have committed and its leader could not be asked.
             MilenaError of another kind: nothing has taken effect, and nothing will.
         """
+        before = self.node.metadata.image
         with under_key(request.idempotency):
-            return await self._transact(request)
+            try:
+                return await self._transact(request)
+            except REFUSED_BY_SETTINGS:
+                # Another node may have changed the settings of a topic a moment ago.
+                async with in_time(request.timeout_ms, nothing("written")):
+                    image = await self.node.metadata.current_image()
+                if all(image.topic(w.topic) is before.topic(w.topic) for w in request.writes):
+                    raise
+                return await self._transact(request)
 
     async def _transact(self, request: TransactionRequest) -> TransactionReceipt:
         deadline = self.node.clock.now_ms() + request.timeout_ms

@@ -38,6 +38,7 @@ from node.services import produce as produce_module
 from node.services.messages import PRODUCE
 from raft_meta.machine.commands import AllocateProducer, ElectLeaders, LeaderChange
 from tests.support.clusters.nodes import Cluster, cluster_of, outcome
+from tests.support.clusters.overtaken import deaf, quorum_of
 from tests.support.clusters.runners import batch
 from tests.support.time.virtual_time import after, settle, virtual
 
@@ -759,3 +760,52 @@ class TestUnacknowledged:
             await after(4_000)
             assert service._unacked_bytes == 0
             await settle()
+
+
+class TestOldSettings:
+    """Another node has answered that the topic has other settings, of which node 3 has not heard."""
+
+    @staticmethod
+    async def changed(cluster: Cluster, before: dict[str, str], **after_: str) -> None:
+        await cluster.create("t", (3, 1, 2), **before)
+        named = {name.replace("_", "."): value for name, value in after_.items()}
+        with deaf(cluster, 3):
+            await cluster.nodes[1].admin.alter_configs("t", named, is_validate_only=False)
+
+    @virtual
+    @pytest.mark.parametrize("values", [("x" * 3_000,), ("a", "x" * 3_000)])
+    @pytest.mark.parametrize("key", [None, KEY])
+    async def test_a_record_is_not_too_large(
+        self, values: tuple[str, ...], key: IdempotencyKey | None
+    ) -> None:
+        async with cluster_of() as cluster:
+            await self.changed(cluster, {"max_message_bytes": "1024"}, max_message_bytes="99999")
+            receipts = await produce(cluster, 3, request(*values, idempotency=key))
+            assert [receipt.offset for receipt in receipts] == list(range(len(values)))
+
+    @virtual
+    async def test_a_record_needs_no_key(self) -> None:
+        async with cluster_of() as cluster:
+            await self.changed(cluster, {"cleanup_policy": "compact"}, cleanup_policy="delete")
+            (receipt,) = await produce(cluster, 3, request("a"))
+            assert receipt.offset == 0
+
+    @virtual
+    async def test_a_batch_is_not_too_large(self) -> None:
+        async with cluster_of() as cluster:
+            await self.changed(cluster, {"max_message_bytes": "1024"}, max_message_bytes="99999")
+            receipt = await cluster.nodes[3].produce.produce_batch(
+                "t", 0, batch("x" * 3_000), acks=Acks.ALL, timeout_ms=1_000
+            )
+            assert receipt.base_offset == 0
+
+    @virtual
+    async def test_what_is_refused_indeed_costs_a_round(self) -> None:
+        async with cluster_of() as cluster:
+            await cluster.create("t", (3, 1, 2), max_message_bytes="1024")
+            (receipt,) = await produce(cluster, 3, request("x" * 3_000))
+            assert isinstance(receipt.error, RequestTooLargeError)
+            quorum_of(cluster, 3)._is_reachable = lambda: False
+            (receipt,) = await produce(cluster, 3, request("x" * 3_000, timeout_ms=500))
+            assert receipt.error is not None
+            assert receipt.error.is_retriable

@@ -14,6 +14,7 @@ from node.kafka.refused_batches import KEPT_MS
 from node.kafka.wire import cold
 from tests.support.clusters.kafka_clients import KafkaClient, client_of, decoded
 from tests.support.clusters.nodes import Cluster, cluster_of
+from tests.support.clusters.overtaken import deaf
 from tests.support.disk.kafka_batches import KafkaRecord, encoded, numbered
 from tests.support.time.virtual_time import settle, virtual
 
@@ -337,3 +338,14 @@ async def test_ids_are_not_given_twice() -> None:
     async with cluster_of() as cluster:
         client = client_of(cluster.nodes[2])
         assert await producer_of(client) != await producer_of(client)
+
+
+@virtual
+async def test_settings_that_another_node_has_changed_refuse_nothing() -> None:
+    async with cluster_of() as cluster:
+        await cluster.create("t", (3, 1, 2), max_message_bytes="1024")
+        with deaf(cluster, 3):
+            change = {"max.message.bytes": "99999"}
+            await cluster.nodes[1].admin.alter_configs("t", change, is_validate_only=False)
+        row = await produce(client_of(cluster.nodes[3]), batch("x" * 3_000))
+        assert (row.error_code, row.base_offset) == (0, 0)

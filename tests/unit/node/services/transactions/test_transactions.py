@@ -26,7 +26,7 @@ from milena.model.requests import (
 )
 from raft_meta.machine.commands import TransactionEnd
 from tests.support.clusters.nodes import Cluster, cluster_of
-from tests.support.clusters.overtaken import quorum_of
+from tests.support.clusters.overtaken import deaf, quorum_of
 from tests.support.clusters.transacting import (
     commit_of,
     committed_of,
@@ -488,3 +488,22 @@ class TestSight:
             end = await send(cluster, 1, one, "t", "a")
             await cluster.nodes[3].transactions.commit(commit_of(one, ("t", end, 1)))
             assert await waiting
+
+
+@virtual
+@pytest.mark.parametrize(
+    ("before", "after_"),
+    [({"max_message_bytes": "1024"}, "99999"), ({"flush_messages": "2"}, "1")],
+)
+async def test_settings_that_another_node_has_changed_refuse_nothing(
+    before: dict[str, str], after_: str
+) -> None:
+    async with cluster_of() as cluster:
+        await cluster.until(lambda: cluster.image.feature_level >= 6)
+        await cluster.create("t", (3, 1, 2), **before)
+        (name,) = before
+        with deaf(cluster, 3):
+            change = {name.replace("_", "."): after_}
+            await cluster.nodes[1].admin.alter_configs("t", change, is_validate_only=False)
+        receipt = await transact(cluster, 3, to("t", 0, "x" * 3_000))
+        assert receipt.receipts[0][0].offset == 0
