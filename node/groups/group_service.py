@@ -5,7 +5,7 @@ each node sees everything that any node has acknowledged.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
 from msgspec import UNSET, structs
 
@@ -29,6 +29,7 @@ from milena.model.errors import (
     InvalidConsumerError,
     OffsetOutOfRangeError,
     RequestTooLargeError,
+    TopicNotFoundError,
 )
 from milena.model.requests import FetchRequest, FetchResult
 from milena.model.turns import one_turn
@@ -111,6 +112,24 @@ class GroupService:
             raise RequestTooLargeError(
                 f"one commit has at most {group_rules.OFFSETS_PER_COMMIT_MAX} offsets, not {len(offsets)}"
             )
+        topics = await self._topics_of(offsets)
+        try:
+            await self._commit(group, offsets, topics, member_id, member_epoch)
+        except TopicNotFoundError:
+            # The coordinator knows the topic of this id no more. By now its name may belong to another topic, of which
+            # this node's image did not show anything.
+            await self._node.metadata.current_image()
+            present = await self._topics_of(offsets)
+            if all(present[name].topic_id == topic.topic_id for name, topic in topics.items()):
+                raise
+            await self._commit(group, offsets, present, member_id, member_epoch)
+
+    async def _topics_of(self, offsets: Sequence[OffsetToCommit]) -> dict[str, Topic]:
+        """Return the topics of the offsets by name, as far as this node knows.
+
+        Raises:
+            TopicNotFoundError, PartitionNotFoundError: one of them does not exist.
+        """
         topics: dict[str, Topic] = {}
         for row in offsets:
             known, topic_id = topics.get(row.topic), topic_id_of(row)
@@ -123,6 +142,16 @@ class GroupService:
                     self._topic, row.topic, row.partition, topic_id
                 )
             check_partition(topics[row.topic], row.partition)
+        return topics
+
+    async def _commit(
+        self,
+        group: str,
+        offsets: Sequence[OffsetToCommit],
+        topics: Mapping[str, Topic],
+        member_id: str | None,
+        member_epoch: int,
+    ) -> None:
         # If a partition is named twice, the last offset counts.
         rows = {
             (row.topic, row.partition): OffsetRow(

@@ -11,6 +11,7 @@ from http_api.ports.groups import (
     OffsetToCommit,
     Reset,
     ResetTarget,
+    TopicOffset,
     by_topic,
     each_partition,
 )
@@ -27,6 +28,8 @@ from milena.model.errors import (
     TopicNotFoundError,
 )
 from raft_meta.machine.groups import group_rules
+from tests.support.clusters.nodes import cluster_of
+from tests.support.clusters.overtaken import created_again
 from tests.support.groups.classic_members import ClassicMember
 from tests.support.groups.sim_members import Member, coordinator, other, started
 from tests.support.time.virtual_time import virtual
@@ -161,3 +164,17 @@ async def test_a_classic_group_is_described_and_listed_as_one() -> None:
     await one.leave()
     await service.delete("g")
     await cluster.close()
+
+
+@virtual
+async def test_an_offset_is_that_of_the_present_topic_of_a_name() -> None:
+    async with cluster_of() as cluster:
+        await created_again(cluster, 3)
+        service = cluster.nodes[3].groups.service
+        former = cluster.nodes[3].metadata.image.topic("t")
+        assert former is not None
+        await service.commit("g", [OffsetToCommit(topic="t", partition=0, offset=1)])
+        assert [row.offset for row in await service.committed("g")] == [1]
+        row = TopicOffset(topic="t", partition=0, offset=2, topic_id=former.topic_id)
+        with pytest.raises(TopicNotFoundError):
+            await service.commit("g", [row])
