@@ -41,6 +41,7 @@ from http_api.serving.request_metrics import RequestMetrics
 from http_api.serving.routing import Match, Router
 from http_api.serving.shared import Shared
 from http_api.serving.unknown import check_known
+from milena.model.access import ANONYMOUS
 from milena.model.contained import ContainedErrors
 from milena.model.errors import (
     FateUnknownError,
@@ -196,7 +197,7 @@ class Dispatcher:
         if not access.is_public:
             # Authenticate before the body is read, and before any error reveals something about the cluster.
             try:
-                await call.rights.identify(access, call.names)
+                await self._identify(route, call)
             except (UnauthenticatedError, TooManyRequestsError) as error:
                 self._note_stranger(call.request, error)
                 await self._distrust(call.request)
@@ -225,6 +226,17 @@ class Dispatcher:
             # themselves.
             call.rights.check_again()
         return response
+
+    async def _identify(self, route: Route, call: Call) -> None:
+        """Authenticate the caller, and check its right to the resource in the path; raises as ``Rights.identify``."""
+        try:
+            await call.rights.identify(route.access, call.names)
+        except ForbiddenError:
+            # Another node may have given the right a moment ago. Callers without credentials cost the quorum nothing.
+            if call.rights.known_principal in ("", ANONYMOUS):
+                raise
+            await self.shared.ports.metadata.current_image()
+            await call.rights.identify(route.access, call.names)
 
     def _note_refusal(self, call: Call, error: Exception) -> None:
         """Count a refused request for the audit log, if its caller did not have the right."""

@@ -641,7 +641,9 @@ class FakeNode:
 
     async def current_image(self) -> Image:
         self.fail("current_image")
-        self.image, self.unheard = self.unheard or self.image, None
+        if self.unheard is not None:
+            self.image, self.unheard = self.unheard, None
+            self.callers.on_image(self.image)
         return self.image
 
     async def image_since(self, version: int, *, timeout_ms: int) -> Image:

@@ -4,7 +4,9 @@ import pytest
 
 from http_api.routes import ROUTES
 from milena.model.errors import NoQuorumError
-from tests.support.fakes.ports import CLUSTER_ID
+from tests.support.fakes.ports import CLUSTER_ID, FakeNode
+from tests.support.http.api_server import serving
+from tests.support.http.credentials import Allowed, ClosedNode, basic
 
 OF_THE_NODE = {
     "/", "/v3", "/v3/clusters", "/v3/clusters/{cluster}", "/openapi.json", "/openapi", "/openapi/v3",
@@ -45,6 +47,7 @@ def behind(node, change):
     before = node.image
     change()
     node.image, node.unheard = before, node.image
+    node.callers.on_image(before)
 
 
 def test_every_read_of_the_replicated_state_is_current():
@@ -92,3 +95,35 @@ async def test_the_clusters_map_is_given_without_a_majority_and_says_so(api):
     for path in ("/metadata", "/metadata/summary", "/metadata/topics", "/metadata/topics/t"):
         answer = await api.get(path)
         assert (answer.status, answer.json["is_current"]) == (200, False)
+
+
+async def test_a_right_that_another_node_has_given_refuses_nothing():
+    node = FakeNode()
+    node.add_topic("t")
+    async with serving(node) as api:
+        closed = ClosedNode(node)
+        closed.user("ann")
+        rounds = counted_rounds(node)
+        path, ann = "/topics/t/partitions/0", basic("ann")
+        assert (await api.get(path, headers=ann)).status == 403
+        assert len(rounds) == 1
+        assert (await api.get(path, headers=basic("nobody"))).status == 401
+        assert (await api.get(path)).status == 401
+        assert len(rounds) == 1
+        behind(node, lambda: closed.allow("ann", Allowed("DESCRIBE", "TOPIC", "t")))
+        assert (await api.get(path, headers=ann)).status == 200
+        node.errors["current_image"] = NoQuorumError("no majority answers")
+        assert (await api.get(path, headers=ann)).status == 200
+        assert (await api.get("/topics/u/partitions/0", headers=ann)).status == 503
+
+
+def counted_rounds(node):
+    """Grows by one with every question to the quorum."""
+    found, real = [], node.current_image
+
+    async def current_image():
+        found.append(node.image.index)
+        return await real()
+
+    node.current_image = current_image
+    return found
