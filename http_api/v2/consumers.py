@@ -128,7 +128,12 @@ async def create(call: Call) -> web.Response:
     for name in fields.names() - NEW_CONSUMER.fields:
         _refuse_misspelt(name)
     consumer = _new_consumer(fields, call)
-    _check_count(call)
+    try:
+        _check_count(call)
+    except GroupLimitError:
+        # Consumers and groups may have been deleted a moment ago, at another node.
+        await call.ports.metadata.current_image()
+        _check_count(call)
     instance = await call.ports.consumers.create(group, consumer)
     uri = base + path_of("consumers", group, "instances", instance)
     return json_answer({"instance_id": instance, "base_uri": uri}, content_type=type_)

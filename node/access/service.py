@@ -121,9 +121,9 @@ class AccessService:
         """Create a user, or change the given properties of it; return the user, and whether it is new."""
         verifier = None
         if revokes_tokens:
-            self._check_level("revoke tokens", FAMILIES_LEVEL)
+            await self._check_level("revoke tokens", FAMILIES_LEVEL)
         if scram:
-            self._check_level("make SCRAM credentials", SCRAM_LEVEL)
+            await self._check_level("make SCRAM credentials", SCRAM_LEVEL)
         if password is not None:
             check_password(password.reveal())
             verifier = await self.passwords.hash(password.reveal())
@@ -187,7 +187,7 @@ class AccessService:
         check: UserCheck = unchecked,
     ) -> None:
         """Put credentials in the place of those of the same mechanisms, and remove others; create a missing user."""
-        self._check_level("change SCRAM credentials", SCRAM_LEVEL)
+        await self._check_level("change SCRAM credentials", SCRAM_LEVEL)
         for _ in range(TRIES_MAX):
             image = await self.metadata.current_image()
             present = image.users.get(name)
@@ -274,8 +274,10 @@ class AccessService:
             if not expired_tokens(tokens, self.clock.wall_ms()):
                 check_room(own, name)
 
-    def _check_level(self, what: str, level: int) -> None:
+    async def _check_level(self, what: str, level: int) -> None:
         present = self.metadata.image.feature_level
+        if present < level:
+            present = (await self.metadata.current_image()).feature_level
         if present < level:
             raise FeatureLevelError(
                 f"to {what} needs feature level {level}, and the cluster is at {present}, to which it rises "

@@ -250,7 +250,8 @@ class MetadataStore:
             MilenaError: the state machine refused the command with this error.
         """
         if codec.LEVELS[type(command)] > self.image.feature_level:
-            await self.catch_up()
+            # Another node may have seen the level rise a moment ago.
+            await self.current_image()
             self._check_level(command)
         deadline = self._clock.now_ms() + timeout_ms
         await self._take_slot(timeout_ms)

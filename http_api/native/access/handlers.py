@@ -123,7 +123,11 @@ async def put_user(call: Call) -> web.Response:
         call.rights.authorize(Operation.ALTER, ResourceType.CLUSTER, [CLUSTER_NAME])
         check = partial(_require_power_over, call, name, gives=bool(is_superuser))
         # Also before the password is hashed, which takes long.
-        check(call.ports.metadata.image.users.get(name))
+        try:
+            check(call.ports.metadata.image.users.get(name))
+        except ForbiddenError:
+            # The user may have become a plain one a moment ago, at another node.
+            check((await call.ports.metadata.current_image()).users.get(name))
     user, is_new = await call.ports.access.put_user(
         name,
         password=password,

@@ -1,8 +1,11 @@
 """Whatever one node has answered, the next answer of every node knows."""
 
+from dataclasses import replace
+
 import pytest
 
 from http_api.routes import ROUTES
+from http_api.v2 import consumers
 from milena.model.errors import NoQuorumError
 from tests.support.fakes.ports import CLUSTER_ID, FakeNode
 from tests.support.http.api_server import serving
@@ -115,6 +118,40 @@ async def test_a_right_that_another_node_has_given_refuses_nothing():
         node.errors["current_image"] = NoQuorumError("no majority answers")
         assert (await api.get(path, headers=ann)).status == 200
         assert (await api.get("/topics/u/partitions/0", headers=ann)).status == 503
+
+
+async def test_a_user_that_is_no_superuser_any_more_is_changed():
+    node = FakeNode()
+    async with serving(node) as api:
+        closed = ClosedNode(node)
+        closed.user("ann", Allowed("ALTER", "CLUSTER", "kafka-cluster"))
+        closed.user("bob", is_superuser=True)
+        plain = replace(node.image.users["bob"], is_superuser=False)
+        behind(node, lambda: put_user(node, plain))
+        put = {
+            "path": "/users/bob",
+            "json": {"password": "a new password"},
+            "headers": basic("ann"),
+        }
+        assert (await api.call("PUT", **put)).status == 200
+        assert not node.image.users["bob"].is_superuser
+
+
+def put_user(node, user):
+    node.image = replace(node.image, users=node.image.users.set(user.name, user))
+
+
+async def test_consumers_that_another_node_has_deleted_count_no_more(monkeypatch):
+    monkeypatch.setattr(consumers, "CONSUMERS_PER_PRINCIPAL_MAX", 1)
+    node = FakeNode()
+    async with serving(node) as api:
+        closed = ClosedNode(node)
+        ann = closed.user("ann", Allowed("READ", "GROUP", "g"))
+        counts = node.image.consumer_counts
+        node.image = replace(node.image, consumer_counts=counts.set("User:ann", 1))
+        assert (await api.post("/consumers/g", {"name": "c"}, headers=ann)).status == 409
+        behind(node, lambda: setattr(node, "image", replace(node.image, consumer_counts=counts)))
+        assert (await api.post("/consumers/g", {"name": "c"}, headers=ann)).status == 200
 
 
 def counted_rounds(node):

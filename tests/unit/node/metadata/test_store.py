@@ -20,6 +20,7 @@ from raft_meta.machine.commands import (
     InitCluster,
     PutUser,
     ReassignPartitions,
+    SetFeatureLevel,
 )
 from raft_meta.machine.image import Image
 from tests.support.clusters.control import registration, store
@@ -83,6 +84,19 @@ class TestPropose:
         alone = Stored(3, SharedLog())
         with pytest.raises(NoQuorumError):
             await alone.metadata.propose(ReassignPartitions(targets=()), timeout_ms=1_000)
+
+    @virtual
+    async def test_a_level_that_another_node_has_seen_rise_refuses_nothing(self) -> None:
+        log = SharedLog(leader_id=1)
+        first, behind = Stored(1, log), Stored(2, log)
+        await first.metadata.propose(INIT, timeout_ms=1_000)
+        await behind.metadata.barrier(timeout_ms=1_000)
+        behind.quorum._is_reachable = lambda: False
+        await first.metadata.propose(SetFeatureLevel(feature_level=2), timeout_ms=1_000)
+        await settle()
+        behind.quorum._is_reachable = lambda: True
+        assert behind.metadata.image.feature_level == 1
+        await behind.metadata.propose(ReassignPartitions(targets=()), timeout_ms=1_000)
 
     @virtual
     async def test_what_was_certainly_not_applied_is_said_so(self) -> None:
