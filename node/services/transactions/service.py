@@ -41,6 +41,7 @@ from milena.model.errors import (
     StaleLeaderEpochError,
     StaleProducerEpochError,
     TooManyTransactionsError,
+    TopicNotFoundError,
     TransactionAbortedError,
     TransactionChangedError,
     TransactionCommittedError,
@@ -156,11 +157,13 @@ class TransactionService:
         with under_key(request.idempotency):
             try:
                 return await self._transact(request)
-            except REFUSED_BY_SETTINGS:
-                # Another node may have changed the settings of a topic a moment ago.
+            except (*REFUSED_BY_SETTINGS, TopicNotFoundError):
+                # Another node may have changed the settings of a topic a moment ago, or created the topic again.
                 async with in_time(request.timeout_ms, nothing("written")):
                     image = await self.node.metadata.current_image()
-                if all(image.topic(w.topic) is before.topic(w.topic) for w in request.writes):
+                named = {write.topic for write in request.writes}
+                named |= {row.topic for group in request.offsets for row in group.offsets}
+                if all(image.topic(name) is before.topic(name) for name in named):
                     raise
                 return await self._transact(request)
 

@@ -26,7 +26,7 @@ from milena.model.requests import (
 )
 from raft_meta.machine.commands import TransactionEnd
 from tests.support.clusters.nodes import Cluster, cluster_of
-from tests.support.clusters.overtaken import deaf, quorum_of
+from tests.support.clusters.overtaken import created_again, deaf, quorum_of
 from tests.support.clusters.transacting import (
     commit_of,
     committed_of,
@@ -507,3 +507,14 @@ async def test_settings_that_another_node_has_changed_refuse_nothing(
             await cluster.nodes[1].admin.alter_configs("t", change, is_validate_only=False)
         receipt = await transact(cluster, 3, to("t", 0, "x" * 3_000))
         assert receipt.receipts[0][0].offset == 0
+
+
+@virtual
+async def test_an_offset_is_that_of_the_present_topic_of_a_name() -> None:
+    async with cluster_of() as cluster:
+        await cluster.until(lambda: cluster.image.feature_level >= 6)
+        await cluster.create("out", (3, 1, 2))
+        await created_again(cluster, 3)
+        await transact(cluster, 3, to("out", 0, "a"), offsets=(next_of("g", "t", 1),))
+        committed = await cluster.nodes[1].groups.service.committed("g")
+        assert [(row.topic, row.offset) for row in committed] == [("t", 1)]
