@@ -133,6 +133,13 @@ class FollowerLog:
         lost = FateUnknownError(f"{self.name}: the log was restarted at offset {log_start}")
         self.acknowledgements.fail_above(-1, lost)
 
+    def note_emptied(self) -> None:
+        """Follow the log, which emptied itself: it could not be cut before its damage, because of other damage."""
+        logger.warning("copied again partition=%s: damaged in several places", self.name)
+        self.high_watermark = self.log.log_end_offset
+        lost = FateUnknownError(f"{self.name}: the copy that took the record is made again")
+        self.acknowledgements.fail_above(-1, lost)
+
     # -- changes of the image --------------------------------------------------------------------
 
     def maybe_give_up(self, damage: "Damage", state: Partition) -> bool:

@@ -555,6 +555,7 @@ class PartitionRunner:
         Raises:
             NotLeaderError: the leader changed while the batches were in flight.
             DiskFullError, CorruptLogError: nothing was appended.
+            ReplicaDamagedError: the log was damaged in several places. It is empty now, and begins at 0.
         """
         self._check_follows(leader_epoch)
         if self._on_write is not None:
@@ -564,6 +565,9 @@ class PartitionRunner:
         except DiskFullError:
             # The leader's writers wait for this replica until the controller removes it from the ISR.
             self._on_disk_full()
+            raise
+        except ReplicaDamagedError:
+            self._following.note_emptied()
             raise
         except Exception as error:
             if is_fatal(error):

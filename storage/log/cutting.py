@@ -244,6 +244,24 @@ class Cutting:
         with self._replica.lock:
             self._drop_remains()
 
+    def make_room(self) -> bool:
+        """Cut the remains, because the leader's batches follow; return False if the log had to be emptied for that.
+
+        That is so if a batch below the log end is damaged, too. The leader has all batches; this log begins at 0.
+
+        Raises:
+            DiskFailedError: stop the process.
+        """
+        try:
+            with self._replica.lock:
+                self._checkpointing.void()
+                self._truncate(self._state.end_offset)
+        except CorruptLogError:
+            # Whatever the cut has done by now, a restart drops it, too.
+            self.restart_at(0)
+            return False
+        return True
+
     def _drop_remains(self) -> None:
         self._checkpointing.void()
         try:

@@ -296,6 +296,7 @@ class PartitionLog:
 
         Raises:
             CorruptBatchError: the batches are damaged, do not start at the log end, or do not follow each other.
+            ReplicaDamagedError: this log was damaged in several places. It is empty now, and begins at 0.
             DiskFullError: nothing was appended.
             DiskFailedError: stop the process.
         """
@@ -314,8 +315,10 @@ class PartitionLog:
         )
         # The batches are checked, so the disk may change now. Remains lie at the offsets that this append is about to
         # use, so they are cut first.
-        if self.state.has_remains:
-            self.cutting.drop_remains()
+        if self.state.has_remains and not self.cutting.make_room():
+            raise ReplicaDamagedError(
+                f"{self.state.name} was damaged below its end, too: it is emptied, and copied again from its leader"
+            )
         view = memoryview(data)
         if has_straddler:
             _, first = found.pop(0)

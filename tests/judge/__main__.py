@@ -116,7 +116,11 @@ class Run:
         self.verdicts.local.step = f"{episode.seed} steps"
         for node in self.cluster.died():
             self.verdicts.check(
-                "J-alive", False, "process", f"node {node} alive", self.cluster.last_words(node)
+                "J-alive",
+                self.cluster.may_stop(node),
+                "process",
+                f"node {node} alive",
+                self.cluster.last_words(node),
             )
             self.cluster.launch(node)
             is_healed = self.cluster.wait_ready(60)

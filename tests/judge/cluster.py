@@ -74,6 +74,7 @@ class Cluster:
     options: Sequence[str] = ()
     nodes: dict[int, Node] = field(default_factory=dict)
     tag: str = ""
+    has_rot: bool = False
 
     def start(self) -> None:
         """Start all nodes and wait until each is ready."""
@@ -278,6 +279,10 @@ class Cluster:
                 command = f"ip -n {node.namespace} route {word} blackhole {other.address[0]}/32"
                 subprocess.run(command.split(), check=False, capture_output=True)
 
+    def may_stop(self, number: int) -> bool:
+        """Return whether a node's process ended as documented: it had to cut a log at bytes that the judge changed."""
+        return self.has_rot and "cannot cut" in self.last_words(number)
+
     def rot(self, number: int, rng: random.Random) -> str:
         """Change one bit of a batch that a node stored in the last minute; return where, for the list of faults.
 
@@ -296,6 +301,7 @@ class Cluster:
                     changed = file.read(1)[0] ^ 1 << rng.randrange(8)
                     file.seek(byte)
                     file.write(bytes([changed]))
+                self.has_rot = True
                 return f"byte {byte} of {path.relative_to(self.folder)}"
         return "no batch to change"
 

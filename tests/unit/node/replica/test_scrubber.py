@@ -407,6 +407,23 @@ async def test_a_replica_that_is_closed_is_doubted_no_more() -> None:
             assert scrubber.counts.checked_bytes == 0
 
 
+@pytest.mark.parametrize("byte", [0, 100, 400])
+@virtual
+async def test_a_copy_with_damage_in_two_segments_is_restored_and_ends_no_node(byte: int) -> None:
+    """A reader met the later damage. The copy is cut before it, and the cut reads the earlier damage."""
+    async with cluster_of() as cluster:
+        await sealed(cluster)
+        rot(cluster, 2, segment=0, byte=byte)
+        rot(cluster, 2, segment=1, byte=480)
+        runner = cluster.runner(2, "t")
+        scrubber = scrubber_of(cluster, 2)
+        attending = asyncio.create_task(scrubber.attend())
+        scrubber.doubt(runner, runner.log.state.table.segments[1].base_offset)
+        await cluster.until(lambda: runner.is_damaged)
+        await healed(cluster, 2)
+        attending.cancel()
+
+
 @virtual
 async def test_a_log_whose_compaction_met_damage_is_checked() -> None:
     async with cluster_of() as cluster:

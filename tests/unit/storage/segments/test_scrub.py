@@ -3,7 +3,7 @@
 import pytest
 
 from milena.model.batch.header import decode_header
-from milena.model.errors import DiskFailedError, ReplicaDamagedError
+from milena.model.errors import ReplicaDamagedError
 from milena.model.types import ReplicaHealth
 from storage.log.partition_log import PartitionLog
 from storage.segments.scrub import Damage
@@ -151,6 +151,29 @@ def test_near_a_place_the_damage_is_found_without_what_lies_far_before_it() -> N
     restore(model, model.log)
 
 
+def test_a_copy_with_damage_in_several_places_is_copied_again_and_ends_no_process() -> None:
+    """The damage that a reader met is given up. Before it there is more, and the cut may have to read it."""
+    emptied = 0
+    sizes = [segment.size_bytes for segment in model_of().log.state.table.segments]
+    for byte in range(0, sizes[0] + sizes[1], 37):
+        model = model_of()
+        log = model.log
+        first, second, third = bases(model.files)[:3]
+        model.files.flip_bit(path(third), 900)
+        damage = scrub(log)[1]
+        assert damage is not None
+        base, place = (first, byte) if byte < sizes[0] else (second, byte - sizes[0])
+        model.files.flip_bit(path(base), place)
+        log.give_up_from(damage)
+        try:
+            append_rest(model, log)
+        except ReplicaDamagedError:
+            emptied += 1
+            assert (log.log_start_offset, log.log_end_offset) == (0, 0)
+            restore(model, log)
+    assert emptied
+
+
 def test_near_a_place_is_not_all_of_its_segment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("storage.segments.scrub.NEAR_BYTES", 1)
     model = model_of()
@@ -253,7 +276,7 @@ def test_given_up_from_the_damage_and_restored_by_the_leader(segment: int, byte:
 
 
 @pytest.mark.parametrize("byte", [100, 900, 1400])
-def test_what_rots_before_the_damage_meanwhile_is_found_by_the_next_start(byte: int) -> None:
+def test_what_rots_before_the_damage_meanwhile_has_the_whole_copy_made_again(byte: int) -> None:
     model = model_of()
     path_ = path(bases(model.files)[1])
     model.files.flip_bit(path_, 1500)
@@ -261,16 +284,11 @@ def test_what_rots_before_the_damage_meanwhile_is_found_by_the_next_start(byte: 
     assert damage is not None
     model.log.give_up_from(damage)
     model.files.flip_bit(path_, byte)
-    batches = model.expected.batches
-    rest = b"".join(b for b in batches if decode_header(b).base_offset >= damage.offset)
     try:
-        model.log.append_as_follower(rest)
-    except DiskFailedError:
-        model.files.kill()
-        log = open_log(model.files)
-        assert log.health is ReplicaHealth.DAMAGED
-        assert log.log_end_offset < damage.offset
-        restore(model, log)
+        append_rest(model, model.log)
+    except ReplicaDamagedError:
+        assert model.log.log_end_offset == 0
+        restore(model, model.log)
 
 
 @pytest.mark.parametrize("keep", ["none", "all"])
@@ -286,11 +304,15 @@ def test_the_next_start_finds_again_what_was_given_up(keep: str) -> None:
     restore(model, log)
 
 
+def append_rest(model: LogModel, log: PartitionLog) -> None:
+    """Append what a leader sends: all batches from the log's end on."""
+    batches, end = model.expected.batches, log.log_end_offset
+    log.append_as_follower(b"".join(b for b in batches if decode_header(b).base_offset >= end))
+
+
 def restore(model: LogModel, log: PartitionLog) -> None:
     batches = model.expected.batches
-    log.append_as_follower(
-        b"".join(b for b in batches if decode_header(b).base_offset >= log.log_end_offset)
-    )
+    append_rest(model, log)
     log.flushing.sync_all()
     log.cutting.mark_sound()
     assert read_all(log) == list(batches)
