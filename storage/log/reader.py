@@ -181,15 +181,16 @@ def first_with_records(span: bytes, start: int, end: int) -> int | None:
         end: exclusive.
 
     Raises:
-        CorruptBatchError: the bytes are not batches.
+        CorruptBatchError: a batch up to the first with records is damaged, or is none.
     """
     attributes, count, last_offset_delta = _COUNTS.unpack_from(span, _COUNTS_POSITION)
     if count == last_offset_delta + 1 and not attributes & CONTROL_BIT:
         # The first batch still has all its records, so it has one at ``start``. Almost every fetch ends here.
         return start
-    for position, header in iterate_headers(span):
+    # A changed bit can make a batch look empty. Its reader would never see it, so it would not find the damage either.
+    for at, header in iterate_batches(span):
         if header.record_count and not header.is_control:
-            offsets = offsets_of(header, decode_columns(span, header, position))
+            offsets = offsets_of(header, decode_columns(span, header, at))
             if any(start <= offset < end for offset in offsets):
                 return header.base_offset
     return None

@@ -839,6 +839,18 @@ class TestDamage:
                 assert (chosen.next_offset, chosen.damaged_at, result.broker_id) == (1, 1, 2)
 
     @virtual
+    @pytest.mark.parametrize(("byte", "bit"), [(36, 5), (40, 0)], ids=["control", "record count"])
+    async def test_a_batch_whose_damage_hides_its_record_is_not_passed_over(
+        self, byte: int, bit: int
+    ) -> None:
+        """It looks like a batch without records, and the node reads on behind it."""
+        async with cluster_of() as cluster:
+            await written(cluster, "a", "b", "c")
+            cluster.files[2].flip_bit(segment_of(cluster, 2), byte, bit)
+            result = await cluster.nodes[2].fetch("t", 0, max_bytes=1)
+            assert (values_of(result.batches), result.broker_id) == (["a"], 1)
+
+    @virtual
     @pytest.mark.parametrize("asked", [2, 3])
     async def test_what_cannot_be_read_here_is_read_from_another_copy(self, asked: int) -> None:
         async with cluster_of() as cluster:
