@@ -673,7 +673,12 @@ def _walk_end(window: _Window, index: SegmentIndex, start: int, wish: _Wish) -> 
         if not window.load(end, min(limit, max(past, end + HEADER_BYTES), end + _LOCATE_BYTES_MAX)):
             return None
     while end < window.size and (end < limit or end == start):
-        frame = window.frame(end)
+        try:
+            frame = window.frame(end)
+        except CorruptLogError:
+            if end == start:
+                raise
+            break  # the batches before the damage are returned, and the next read reports it
         if frame is None:
             return None
         is_wanted = frame.base_offset < wish.end_offset and end + frame.batch_bytes <= limit

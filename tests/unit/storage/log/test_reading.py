@@ -4,6 +4,7 @@ import threading
 
 import pytest
 
+from milena.model.batch.decode import check_batch
 from milena.model.batch.encode import encode_batch
 from milena.model.batch.header import BODY_POSITION, HEADER_BYTES, decode_header
 from milena.model.columns import RecordColumns
@@ -249,6 +250,22 @@ def test_a_search_by_time_passes_over_no_damaged_batch(files, log):
             with pytest.raises(CorruptLogError):
                 log.offset_for_timestamp(first.base_timestamp_ms)
             files.flip_bit(segment.path(LOG_SUFFIX), byte, bit)
+
+
+@pytest.mark.parametrize("byte", range(5))
+def test_batches_before_a_damaged_one_are_read(files, log, byte):
+    for _ in range(20):
+        append(log, make_batch(2, value_bytes=150))
+    log.close(is_clean=True)
+    log = open_log(files)
+    segment = log.state.table.active
+    first = log.read_span(segment.base_offset, max_bytes=1)
+    files.flip_bit(segment.path(LOG_SUFFIX), len(first) + byte)
+    span = log.read_span(segment.base_offset, max_bytes=1 << 20)
+    assert span.startswith(first)
+    next_offset = decode_header(first).next_offset
+    with pytest.raises(CorruptLogError):
+        check_batch(log.read_span(next_offset, max_bytes=1 << 20))
 
 
 def test_records_under_append_time_are_found_by_it(log):
