@@ -9,8 +9,9 @@ records.
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
-from milena.model.batch.decode import decode_columns, iterate_headers, offsets_of
+from milena.model.batch.decode import check_batch, decode_columns, iterate_headers, offsets_of
 from milena.model.batch.header import BatchHeader
+from milena.model.errors import CorruptLogError
 from milena.model.turns import one_turn
 from storage.state.transactions import AbortedRange, Identity, is_aborted
 
@@ -29,7 +30,7 @@ _WINDOW_OFFSETS_MIN, _WINDOW_OFFSETS_MAX = 16, 4_096
 
 @dataclass(frozen=True, slots=True)
 class _CountedBatch:
-    """A batch with records that the reader sees. ``span``: the stored bytes that were read; ``position``: its place."""
+    """A batch, of which the reader sees ``count`` records. ``span``: stored bytes; ``position``: its place there."""
 
     header: BatchHeader
     span: bytes
@@ -76,6 +77,8 @@ class LastRecords:
             first = max(self.start, end - width)
             begin, batches = await self._window(first, end)
             for batch in reversed(batches):
+                # A changed bit can make a batch look empty. Damage before the wanted records does not matter here.
+                _check(batch)
                 if batch.count >= wanted:
                     return self._offset_in(batch, wanted)
                 wanted -= batch.count
@@ -99,8 +102,8 @@ class LastRecords:
                 if header.base_offset >= end:
                     break
                 offset = header.next_offset
-                if count := self._count(header, span, position):
-                    found.append(_CountedBatch(header, span, position, count))
+                count = self._count(header, span, position)
+                found.append(_CountedBatch(header, span, position, count))
             await one_turn()
         return begin, found
 
@@ -122,3 +125,11 @@ class LastRecords:
         if batch.count == header.record_count == header.last_offset_delta + 1:
             return header.next_offset - wanted
         return self._offsets(header, batch.span, batch.position)[-wanted]
+
+
+def _check(batch: _CountedBatch) -> None:
+    try:
+        check_batch(batch.span, batch.position)
+    except CorruptLogError as error:
+        error.offset = batch.header.base_offset
+        raise

@@ -254,8 +254,8 @@ class ReadService:
             return await self._fetch_here(runner, plain)
         except _BehindError as behind:
             return behind.found
-        except CorruptLogError:
-            runner.on_doubt(None)
+        except CorruptLogError as error:
+            runner.on_doubt(error.offset)
         except MilenaError as error:
             logger.debug("nothing to serve of %s: %s", runner.name, error)
         return None
@@ -294,9 +294,10 @@ class ReadService:
             end = await self.records_end(runner) if request.wants_records_end else None
             return replace(self._result(runner, request, offset, looked), records_end=end)
         except CorruptLogError as error:
-            runner.on_doubt(offset)
+            place = offset if error.offset is None else error.offset
+            runner.on_doubt(place)
             logger.debug("cannot read partition=%s: %s", runner.name, error)
-            if offset is None:
+            if place is None:
                 raise ReplicaDamagedError(
                     f"{runner.name}: node {self._node_id} cannot read its copy, which is checked now; "
                     "try again in a few seconds"
@@ -304,7 +305,7 @@ class ReadService:
             doubt = Doubt(
                 topic=runner.topic,
                 partition=runner.partition,
-                offset=offset,
+                offset=place,
                 broker_id=self._node_id,
             )
             raise doubt.error from error

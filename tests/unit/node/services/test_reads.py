@@ -851,6 +851,18 @@ class TestDamage:
             assert (values_of(result.batches), result.broker_id) == (["a"], 1)
 
     @virtual
+    async def test_the_last_records_are_not_counted_without_a_damaged_batch(self) -> None:
+        async with cluster_of() as cluster:
+            await written(cluster, "a", "b", "c")
+            heard = doubts_of(cluster)
+            whole = len(cluster.runner(2, "t").log.read_span(0, max_bytes=1))
+            cluster.files[2].flip_bit(segment_of(cluster, 2), whole + 36, 5)
+            assert values_of((await cluster.nodes[2].fetch("t", -1)).batches) == ["c"]
+            with pytest.raises(ReplicaDamagedError, match="offset 1"):
+                await cluster.nodes[2].fetch("t", -2)
+            assert heard[2] == [1]
+
+    @virtual
     @pytest.mark.parametrize("asked", [2, 3])
     async def test_what_cannot_be_read_here_is_read_from_another_copy(self, asked: int) -> None:
         async with cluster_of() as cluster:
@@ -880,6 +892,6 @@ class TestDamage:
             with pytest.raises(ReplicaDamagedError):
                 await cluster.nodes[2].fetch("t", 1, is_local=True)
             fail_reads(cluster, 2)
-            with pytest.raises(ReplicaDamagedError, match="t-0: node 2 cannot read its copy"):
+            with pytest.raises(ReplicaDamagedError, match="t-0: the records at offset 0 are"):
                 await cluster.nodes[asked].fetch("t", timestamp_ms=1)
             assert ReplicaDamagedError.is_retriable
