@@ -24,6 +24,7 @@ from milena.model.errors import (
     InvalidRecordError,
     MilenaError,
     NoLeaderError,
+    NoQuorumError,
     PreconditionFailedError,
     RequestTooLargeError,
     TooManyRequestsError,
@@ -438,11 +439,16 @@ class ProduceService:
             encode_each(share.topic, share.settings, part, share.size, errors), share.size
         )
         if errors:
-            settings = topic_settings(await self.current_topic(share.topic, request.timeout_ms))
+            try:
+                topic = await self.current_topic(share.topic, request.timeout_ms)
+            except NoQuorumError as error:
+                # The records that are not too large are written nevertheless.
+                topic, errors = share.topic, dict.fromkeys(errors, error)
+            settings = topic_settings(topic)
             if settings.max_message_bytes > share.settings.max_message_bytes:
                 errors.clear()
                 pieces = await self._turns.run(
-                    encode_each(share.topic, settings, part, share.size, errors), share.size
+                    encode_each(topic, settings, part, share.size, errors), share.size
                 )
         if not pieces:
             raise errors[0]

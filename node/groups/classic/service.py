@@ -205,6 +205,9 @@ class ClassicGroups:
             _refuse_not_held(image.groups.get(group_id), member_id, taken, refused)
         if refused:
             await self._calls.confirm(group_id, version)
+            if is_member:
+                # The group may have rebalanced during the wait.
+                self._check_committer(group_id, member_id, generation, instance_id)
         kept = tuple(row for row in taken.values() if row.offset >= 0)
         if kept:
             await self._commits.commit(

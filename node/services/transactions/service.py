@@ -153,19 +153,20 @@ class TransactionService:
                 request with the same key may have committed and its leader could not be asked.
             MilenaError of another kind: nothing has taken effect, and nothing will.
         """
-        before = self.node.metadata.image
+        before, deadline = self.node.metadata.image, self.node.clock.now_ms() + request.timeout_ms
         with under_key(request.idempotency):
             try:
                 return await self._transact(request)
             except (*REFUSED_BY_SETTINGS, TopicNotFoundError):
                 # Another node may have changed the settings of a topic a moment ago, or created the topic again.
-                async with in_time(request.timeout_ms, nothing("written")):
+                async with in_time(self._left(deadline), nothing("written")):
                     image = await self.node.metadata.current_image()
                 named = {write.topic for write in request.writes}
                 named |= {row.topic for group in request.offsets for row in group.offsets}
                 if all(image.topic(name) is before.topic(name) for name in named):
                     raise
-                return await self._transact(request)
+                left_ms = int(self._left(deadline))
+                return await self._transact(replace(request, timeout_ms=left_ms))
 
     async def _transact(self, request: TransactionRequest) -> TransactionReceipt:
         deadline = self.node.clock.now_ms() + request.timeout_ms
