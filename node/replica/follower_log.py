@@ -136,7 +136,10 @@ class FollowerLog:
     def note_emptied(self) -> None:
         """Follow the log, which emptied itself: it could not be cut before its damage, because of other damage."""
         logger.warning("copied again partition=%s: damaged in several places", self.name)
-        self.high_watermark = self.log.log_end_offset
+        self._begin_at_0()
+
+    def _begin_at_0(self) -> None:
+        self.high_watermark = 0
         lost = FateUnknownError(f"{self.name}: the copy that took the record is made again")
         self.acknowledgements.fail_above(-1, lost)
 
@@ -192,9 +195,7 @@ class FollowerLog:
         logger.warning("copied again partition=%s: %s", self.name, reason)
         with changes_replica(self.context.on_fatal):
             self.log.cutting.restart_at(0)
-        self.high_watermark = 0
-        lost = FateUnknownError(f"{self.name}: the copy that took the record is made again")
-        self.acknowledgements.fail_above(-1, lost)
+        self._begin_at_0()
 
     def _is_being_added(self, state: Partition) -> bool:
         return self.context.broker_id not in state.settled

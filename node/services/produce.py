@@ -7,6 +7,7 @@ then brought to the leader of their partition (``to_leader``).
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -412,11 +413,12 @@ class ProduceService:
 
         try:
             return await self._turns.run(encoding(share.settings), share.size)
-        except RequestTooLargeError:
-            settings = topic_settings(await self.current_topic(share.topic, request.timeout_ms))
-            if settings.max_message_bytes <= share.settings.max_message_bytes:
-                raise
-            return await self._turns.run(encoding(settings), share.size)
+        except RequestTooLargeError as error:
+            refusal = error
+        settings = topic_settings(await self.current_topic(share.topic, request.timeout_ms))
+        if settings.max_message_bytes <= share.settings.max_message_bytes:
+            raise refusal
+        return await self._turns.run(encoding(settings), share.size)
 
     async def _bring(self, share: RequestPart, pieces: Sequence[EncodedPiece]) -> Appended:
         """Bring encoded records to the leader of their partition."""
@@ -484,12 +486,14 @@ class ProduceService:
             )
         check_partition(found, partition)
         is_in_transaction = transaction is not None
-        try:
-            batch, header = _fitted(batch, found, self._clock.wall_ms(), is_in_transaction)
-        except REFUSED_BY_SETTINGS:
+        fitted = None
+        with suppress(*REFUSED_BY_SETTINGS):
+            fitted = _fitted(batch, found, self._clock.wall_ms(), is_in_transaction)
+        if fitted is None:
             # Another node may have changed the settings a moment ago.
             found = await self.current_topic(found, self._left_ms(began_ms, timeout_ms))
-            batch, header = _fitted(batch, found, self._clock.wall_ms(), is_in_transaction)
+            fitted = _fitted(batch, found, self._clock.wall_ms(), is_in_transaction)
+        batch, header = fitted
         idempotency = own_key(idempotency, found)
         if transaction is not None or idempotency is not None:
             batch = _marked(batch, header, found, transaction, idempotency)
