@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from milena.disk.files import Buffer
 from milena.model.batch import v2
-from milena.model.batch.decode import decode_columns, iterate_batches, iterate_headers
+from milena.model.batch.decode import decode_columns, iterate_batches
 from milena.model.batch.encode import with_extensions
 from milena.model.batch.header import (
     CODEC_MASK,
@@ -121,24 +121,21 @@ async def sent(result: FetchResult) -> KafkaBatches:
     """Return the batches of a fetch for a Kafka client. Bytes that a Kafka client wrote are not copied."""
     if not result.batches:
         return KafkaBatches([])
-    if len(result.batches) >= THREAD_BYTES and not is_all_v2(result.batches):
-        return await asyncio.to_thread(kafka_batches, result)
-    return kafka_batches(result)
-
-
-def is_all_v2(batches: bytes) -> bool:
-    """Return whether Kafka clients wrote all batches with records, so that none must be encoded."""
-    try:
-        return all(
-            header.is_v2 or header.is_control or not header.record_count
-            for _, header in iterate_headers(batches)
-        )
-    except CorruptBatchError:
-        return False
+    # A large response is the work of a thread only if batches must be encoded. To look for them first would cost more
+    # than all checksums.
+    found = _kafka_batches(result, may_encode=len(result.batches) < THREAD_BYTES)
+    return await asyncio.to_thread(kafka_batches, result) if found is None else found
 
 
 def kafka_batches(result: FetchResult) -> KafkaBatches:
-    """Do the work of ``sent``.
+    """Do the work of ``sent``."""
+    found = _kafka_batches(result, may_encode=True)
+    assert found is not None, "it may encode batches"
+    return found
+
+
+def _kafka_batches(result: FetchResult, *, may_encode: bool) -> KafkaBatches | None:
+    """Do the work of ``sent``; return None if a batch must be encoded and ``may_encode`` is False.
 
     The checksum of every batch is verified. A batch that is encoded here gets a new checksum, so its reader could not
     find out that the stored records are damaged. Other batches keep the checksum of their producer, but librdkafka does
@@ -158,6 +155,8 @@ def kafka_batches(result: FetchResult) -> KafkaBatches:
             if header.record_count and not header.is_control:
                 if header.is_v2:
                     pieces += v2.kafka_batch(result.batches, header, position)
+                elif not may_encode:
+                    return None
                 else:
                     columns = decode_columns(result.batches, header, position)
                     pieces.append(v2.encode(header, columns))

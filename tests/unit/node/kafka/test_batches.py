@@ -138,15 +138,24 @@ def test_whether_a_batch_is_of_a_transaction_is_seen_before_it_is_stored() -> No
     assert not batches.is_transactional(memoryview(b"short"))
 
 
+@pytest.mark.parametrize(("write", "is_on_thread"), [(from_http, True), (from_kafka, False)])
 @virtual
-async def test_large_batches_are_the_work_of_a_thread_with_the_same_result() -> None:
-    large = from_http(0, *("x" * 1_000 for _ in range(400)))
+async def test_large_batches_are_encoded_on_a_thread_with_the_same_result(
+    write: Callable[..., bytes], is_on_thread: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads = 0
+
+    async def to_thread(work: Callable[..., object], *arguments: object) -> object:
+        nonlocal threads
+        threads += 1
+        return work(*arguments)
+
+    monkeypatch.setattr(asyncio, "to_thread", to_thread)
+    large = write(0, *("x" * 1_000 for _ in range(400)))
     assert len(large) > batches.THREAD_BYTES
-    assert not batches.is_all_v2(large)
-    assert batches.is_all_v2(from_kafka(0, "a") + marker(1))
-    assert not batches.is_all_v2(bytes(100))
-    found = result(large, 0, 400)
+    found = result(large + marker(400), 0, 401)
     assert await batches.sent(found) == batches.kafka_batches(found)
+    assert threads == is_on_thread
     assert await batches.sent(result(b"", 0, 0)) == ([], None)
 
 
