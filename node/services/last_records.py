@@ -77,8 +77,8 @@ class LastRecords:
             first = max(self.start, end - width)
             begin, batches = await self._window(first, end)
             for batch in reversed(batches):
-                # A changed bit can make a batch look empty. Damage elsewhere in a batch, or before the wanted records, does
-                # not change where these begin: their reader finds it.
+                # A changed bit can make a batch look empty. Damage elsewhere in a batch, or before the wanted records,
+                # does not change where these begin: their reader finds it.
                 if batch.count <= batch.header.last_offset_delta:
                     _check(batch)
                 if batch.count >= wanted:
