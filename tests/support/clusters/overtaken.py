@@ -24,6 +24,21 @@ def quorum_of(cluster: Cluster, node_id: int) -> FakeQuorum:
     return quorum
 
 
+async def elect(cluster: Cluster, *, leader: int, isr: tuple[int, ...], by: int) -> None:
+    """Make a replica of t the leader, by a command of the node ``by``."""
+    image = cluster.nodes[by].metadata.image
+    topic_id = image.topic_ids["t"]
+    change = LeaderChange(
+        topic_id=topic_id,
+        partition=0,
+        partition_epoch=image.partitions[topic_id, 0].partition_epoch,
+        leader=leader,
+        isr=isr,
+    )
+    command = ElectLeaders(controller_epoch=image.controller_epoch, changes=(change,))
+    await cluster.nodes[by].metadata.propose(command, timeout_ms=1_000)
+
+
 async def overtaken(cluster: Cluster, deaf: tuple[int, ...] = (2,)) -> None:
     """Make node 1 the leader, which acknowledges "c" after "a" and "b". The deaf nodes have not applied the change."""
     await written(cluster, "a", "b")
@@ -31,18 +46,7 @@ async def overtaken(cluster: Cluster, deaf: tuple[int, ...] = (2,)) -> None:
     heard = [quorum._is_reachable for quorum in quorums]
     for quorum in quorums:
         quorum._is_reachable = lambda: False
-    image = cluster.nodes[1].metadata.image
-    topic_id = image.topic_ids["t"]
-    change = LeaderChange(
-        topic_id=topic_id,
-        partition=0,
-        partition_epoch=image.partitions[topic_id, 0].partition_epoch,
-        leader=1,
-        isr=(1,),
-    )
-    await cluster.nodes[1].metadata.propose(
-        ElectLeaders(controller_epoch=image.controller_epoch, changes=(change,)), timeout_ms=1_000
-    )
+    await elect(cluster, leader=1, isr=(1,), by=1)
     await cluster.nodes[1].write("t", "c")
     for quorum, is_reachable in zip(quorums, heard, strict=True):
         quorum._is_reachable = is_reachable

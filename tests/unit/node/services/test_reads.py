@@ -19,11 +19,10 @@ from milena.model.errors import (
     TopicNotFoundError,
 )
 from milena.model.requests import Acks, Doubt, FetchRequest, FetchResult
-from raft_meta.machine.commands import ElectLeaders, LeaderChange
 from storage.segments.segment import LOG_SUFFIX
 from tests.support.clusters.compacted_cluster import CONFIGS, compact, update, write
 from tests.support.clusters.nodes import Cluster, cluster_of
-from tests.support.clusters.overtaken import overtaken, quorum_of, written
+from tests.support.clusters.overtaken import elect, overtaken, quorum_of, written
 from tests.support.clusters.runners import values_of
 from tests.support.clusters.transacting import to, transact
 from tests.support.time.virtual_time import after, virtual
@@ -313,17 +312,7 @@ class TestATopicThatWasCreatedAgain:
             await cluster.nodes[2].write("t", "a")
             await after(20)
             quorum_of(cluster, 1)._is_reachable = lambda: False
-            image = cluster.nodes[3].metadata.image
-            topic_id = image.topic_ids["t"]
-            change = LeaderChange(
-                topic_id=topic_id,
-                partition=0,
-                partition_epoch=image.partitions[topic_id, 0].partition_epoch,
-                leader=1,
-                isr=(1, 2, 3),
-            )
-            command = ElectLeaders(controller_epoch=image.controller_epoch, changes=(change,))
-            await cluster.nodes[3].metadata.propose(command, timeout_ms=1_000)
+            await elect(cluster, leader=1, isr=(1, 2, 3), by=3)
             barriers = counted_barriers(cluster, 3)
             result = await cluster.nodes[3].fetch("t", 0)
             assert values_of(result.batches) == ["a"]
