@@ -1,7 +1,11 @@
-"""Admin clients of Kafka against three real nodes: kafka-python's, and confluent-kafka's, which is librdkafka's."""
+"""Admin clients of Kafka against three real nodes: kafka-python's, and confluent-kafka's, which is librdkafka's.
+
+A client asks any broker what topics there are and how they are set. A broker that has not heard of a change yet
+answers with what it knows, as Kafka's brokers do, so these tests ask until the change shows.
+"""
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import kafka.errors
@@ -94,15 +98,17 @@ class TestKafkaPython:
         with pytest.raises(kafka.errors.TopicAlreadyExistsError):
             python.create_topics({"p1": {"num_partitions": 1, "replication_factor": 1}})
         python.create_partitions({"p1": 4, "p2": {"count": 3, "assignments": [[1, 2]]}})
-        counts = {
-            row["name"]: len(row["partitions"]) for row in python.describe_topics(["p1", "p2"])
-        }
-        assert counts == {"p1": 4, "p2": 3}
+
+        def counts() -> dict[str, int]:
+            rows = python.describe_topics(["p1", "p2"])
+            return {row["name"]: len(row["partitions"]) for row in rows}
+
+        eventually(lambda: counts() == {"p1": 4, "p2": 3})
         with pytest.raises(kafka.errors.InvalidPartitionsError):
             python.create_partitions({"p1": 4})
         topic_id = uuid.UUID(python.describe_topics(["p2"])[0]["topic_id"])
         python.delete_topics(["p1", topic_id, "p3"])
-        assert not {"p1", "p2", "p3"} & set(python.list_topics())
+        eventually(lambda: not {"p1", "p2", "p3"} & set(python.list_topics()))
 
     def test_records_are_deleted(self, python: KafkaAdminClient, cluster: LocalCluster) -> None:
         python.create_topics(
@@ -189,13 +195,19 @@ class TestConfluent:
             )
         )
         assert grown == {"c1": 0, "c2": 0, "c3": BAD_PARTITIONS}
-        topics = confluent.list_topics(timeout=10).topics
-        assert len(topics["c1"].partitions) == 4
-        assert topics["c2"].partitions[0].replicas == [3, 1]
-        assert topics["c2"].partitions[2].replicas == [1, 2]
+
+        def replicas() -> dict[str, list[list[int]]]:
+            topics = confluent.list_topics(timeout=10).topics
+            return {
+                name: [part.replicas for _, part in sorted(topics[name].partitions.items())]
+                for name in ("c1", "c2")
+            }
+
+        eventually(lambda: len(replicas()["c1"]) == 4 and len(replicas()["c2"]) == 3)
+        assert replicas()["c2"] == [[3, 1], [2, 3], [1, 2]]
         deleted = results(confluent.delete_topics(["c1", "c2", "c3", "c5"]))
         assert deleted == {"c1": 0, "c2": 0, "c3": 0, "c5": UNKNOWN_TOPIC}
-        assert not {"c1", "c2", "c3"} & set(confluent.list_topics(timeout=10).topics)
+        eventually(lambda: not {"c1", "c2", "c3"} & set(confluent.list_topics(timeout=10).topics))
 
     def test_configs_are_described_and_changed(self, confluent: AdminClient) -> None:
         results(confluent.create_topics([NewTopic("cc", config={"flush.ms": "7"})]))
@@ -205,6 +217,19 @@ class TestConfluent:
             found: dict[str, ConfigEntry] = confluent.describe_configs([resource])[resource].result(
                 30
             )
+            return found
+
+        def described_when(
+            shows: Callable[[dict[str, ConfigEntry]], bool],
+        ) -> dict[str, ConfigEntry]:
+            """The configs of the topic, from a broker that knows the last change."""
+
+            def once() -> dict[str, ConfigEntry] | None:
+                found = described(topic)
+                return found if shows(found) else None
+
+            found = eventually(once)
+            assert found is not None
             return found
 
         found = described(topic)
@@ -225,18 +250,20 @@ class TestConfluent:
         assert change("retention.ms", "5000", AlterConfigOpType.SET) == 0
         assert change("cleanup.policy", "compact", AlterConfigOpType.APPEND) == 0
         assert change("flush.ms", None, AlterConfigOpType.DELETE) == 0
-        found = described(topic)
+        found = described_when(lambda found: found["flush.ms"].is_default)
         assert found["retention.ms"].value == "5000"
         assert found["cleanup.policy"].value == "compact,delete"
-        assert found["flush.ms"].is_default
         assert change("cleanup.policy", "delete", AlterConfigOpType.SUBTRACT) == 0
-        assert described(topic)["cleanup.policy"].value == "compact"
+        described_when(lambda found: found["cleanup.policy"].value == "compact")
 
         whole = ConfigResource(ResourceType.TOPIC, "cc", set_config={"segment.ms": "60000"})
         with pytest.warns(DeprecationWarning, match="incremental"):
             assert list(results(confluent.alter_configs([whole])).values()) == [0]
-        found = described(topic)
-        assert [name for name, entry in found.items() if not entry.is_default] == ["segment.ms"]
+        described_when(
+            lambda found: (
+                [name for name, entry in found.items() if not entry.is_default] == ["segment.ms"]
+            )
+        )
 
         for node_id in ("1", "2", "3"):
             found = described(ConfigResource(ResourceType.BROKER, node_id))
