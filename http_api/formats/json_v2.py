@@ -23,9 +23,10 @@ def encode_items(items: list[Any], field: str, first: int) -> Column:
 
     One call encodes all of them; a call per item costs ten times as much.
     """
+    count = len(items)
     row: Any = items[0]
-    if len(items) > 1:
-        row = [_SEPARATOR] * (2 * len(items) - 1)
+    if count > 1:
+        row = [_SEPARATOR] * (2 * count - 1)
         row[::2] = items
     try:
         joined = orjson.dumps(row)
@@ -33,8 +34,8 @@ def encode_items(items: list[Any], field: str, first: int) -> Column:
         # An item is nested too deeply, or has an integer of more than 64 bits. Encode the items one by one.
         encoded = list(map(exact_json.dumps, items))
     else:
-        encoded = [joined] if len(items) == 1 else joined[1:-1].split(_SEPARATED)
-    assert len(encoded) == len(items), (len(encoded), len(items))
+        encoded = [joined] if count == 1 else joined[1:-1].split(_SEPARATED)
+    assert len(encoded) == count, (len(encoded), count)
     if None in items:
         return [None if item is None else e for item, e in zip(items, encoded, strict=True)]
     return [*encoded]

@@ -85,6 +85,8 @@ class Head:
     body_bytes: int
     caller: Caller
     """The caller of these requests, which has the rights that they need."""
+    principal: str
+    """The caller's ``known_principal``."""
     client_id: str | None
 
 
@@ -176,7 +178,7 @@ class QuickRequest:
                 seconds,
                 remote=remote_of(self._connection.peername),
                 request_id=self._request_id,
-                principal=head.caller.known_principal,
+                principal=head.principal,
             )
         if done.cancelled():
             # No response was sent. Close the connection, as after a cancelled handler, so that no client waits for one.
@@ -293,17 +295,19 @@ class QuickLane:
         head, varying, body = found
         in_flight = self._dispatcher.shared.in_flight
         started_s = asyncio.get_running_loop().time()
-        holder = head.caller.known_principal or remote_of(connection.peername) or ""
+        holder = head.principal or remote_of(connection.peername) or ""
         # If there is no room, the usual way decides whether to refuse the request.
         if not in_flight.has_room_for(holder, head.body_bytes, started_s):
             return None
         # If the quota is used up, the usual way waits. The lane has no task that could wait.
-        payer = self._payer(head, connection, started_s) if self._quotas.is_on else None
-        if self._quotas.is_on and payer is None:
-            return None
+        payer = None
+        if self._quotas.is_on:
+            payer = self._payer(head, connection, started_s)
+            if payer is None:
+                return None
         # Tasks that the handler starts inherit the principal. Reset it afterwards, because this code runs in a callback
         # of the event loop, whose context is shared by all callers.
-        asked = on_behalf.principal.set(head.caller.known_principal)
+        asked = on_behalf.principal.set(head.principal)
         try:
             result = head.handler.start(body, varying)
         except MilenaError:
@@ -370,7 +374,7 @@ class QuickLane:
         Return None if the quota is used up, or if the connection is not counted for this caller yet.
         """
         remote = remote_of(connection.peername)
-        payer = payer_of(head.caller.known_principal, remote, head.client_id)
+        payer = payer_of(head.principal, remote, head.client_id)
         bound = self._quotas.bound(payer, QuotaKey.CONNECTION_COUNT)
         connections = self._dispatcher.shared.connections
         # The usual way counts the connection for this caller, or refuses it if the caller has too many.
@@ -423,6 +427,7 @@ class QuickLane:
             handler,
             body_bytes,
             caller,
+            caller.known_principal,
             message.headers.get(CLIENT_ID_HEADER),
         )
 

@@ -200,11 +200,19 @@ class InFlight:
     def has_room_for(self, caller: str, byte_count: int, now_s: float) -> bool:
         """Return whether one more request with a body of this size fits."""
         self._see(caller, now_s)
-        limits, held = self.limits, self._held.get(caller) or Held()
-        return (
-            byte_count <= limits.request_bytes_max
-            and self._fits(self.request_count, held.requests, 1, limits.requests_in_flight_max)
-            and (not byte_count or self._fits_bytes(held, byte_count))
+        if byte_count > self.limits.request_bytes_max:
+            return False
+        requests_max, of_bytes = self.limits.requests_in_flight_max, self._bytes
+        # Nearly always, less than half of each limit is used, and every request fits. The bytes that are reserved for
+        # this interface are the least that its limit can be.
+        if (
+            2 * (self.request_count + 1) <= requests_max
+            and 2 * (of_bytes.held + byte_count) <= of_bytes.reserve
+        ):
+            return True
+        held = self._held.get(caller) or Held()
+        return self._fits(self.request_count, held.requests, 1, requests_max) and (
+            not byte_count or self._fits_bytes(held, byte_count)
         )
 
     def enter(self, caller: str, byte_count: int = 0) -> None:
@@ -215,11 +223,18 @@ class InFlight:
         held.requests += 1
         held.body_bytes += byte_count
         self.request_count += 1
-        self._bytes.add(byte_count)
+        self._bytes.held += byte_count
 
     def leave(self, caller: str, byte_count: int = 0) -> None:
         """Stop counting a request and its bytes."""
-        self._give_back(caller, 1, byte_count)
+        held = self._held[caller]
+        held.requests -= 1
+        self.request_count -= 1
+        if byte_count:
+            held.body_bytes -= byte_count
+            self._bytes.remove(byte_count)
+        if not held.requests and not held.body_bytes:
+            del self._held[caller]
 
     def readmit(self, caller: str) -> None:
         """Count a request again after its body has arrived.
@@ -252,16 +267,11 @@ class InFlight:
 
     def release(self, caller: str, byte_count: int) -> None:
         """Stop counting bytes of a body."""
-        if byte_count:
-            self._give_back(caller, 0, byte_count)
-
-    def _give_back(self, caller: str, requests: int, byte_count: int) -> None:
+        if not byte_count:
+            return
         held = self._held[caller]
-        held.requests -= requests
         held.body_bytes -= byte_count
-        self.request_count -= requests
-        if byte_count:
-            self._bytes.remove(byte_count)
+        self._bytes.remove(byte_count)
         self._forget_idle(caller, held)
 
     def _forget_idle(self, caller: str, held: Held) -> None:
@@ -283,6 +293,7 @@ class InFlight:
         return fits(present, own, more, most, callers=len(self._here) + len(self._before))
 
     def _see(self, caller: str, now_s: float) -> None:
+        """Count the caller as recent."""
         if now_s - self._since_s > LATELY_S:
             is_recent = now_s - self._since_s <= 2 * LATELY_S
             self._before = self._here if is_recent else set()

@@ -282,8 +282,10 @@ class ProduceService:
             timestamps=settings.timestamps,
             needs_keys=settings.is_compacted,
         )
-        if not is_current and any(
-            isinstance(error, InvalidRecordError) for error in errors.values()
+        if (
+            errors
+            and not is_current
+            and any(isinstance(error, InvalidRecordError) for error in errors.values())
         ):
             return None
         if len(parts) != 1 or errors:

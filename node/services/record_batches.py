@@ -40,7 +40,7 @@ class Appended(NamedTuple):
     def between(self, first: int, last: int) -> "Appended":
         """Return the outcome of the records from index ``first`` up to ``last`` (exclusive)."""
         times = None if self.times is None else self.times[first:last]
-        errors = {
+        errors = self.errors and {
             place - first: error for place, error in self.errors.items() if first <= place < last
         }
         return Appended(self.offsets[first:last], times, errors)
