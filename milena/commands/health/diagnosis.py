@@ -54,6 +54,7 @@ def diagnose(exam: ClusterExam) -> list[Finding]:
         "quorum": _quorum(exam),
         "leaders": _leaders(exam.view),
         "replicas": _replicas(exam),
+        "damage": _damage(exam.nodes),
         "disks": _disks(exam.nodes),
         "clocks": _clocks(exam.nodes),
         "certificates": _certificates(exam.nodes),
@@ -196,6 +197,19 @@ def _replicas(exam: ClusterExam) -> Iterator[_Told]:
         )
     elif not refusing:
         yield _ok("all are in sync")
+
+
+def _damage(exams: Iterable[NodeExam]) -> Iterator[_Told]:
+    """Report damage that lasts; nothing without it."""
+    for exam in exams:
+        values = {} if exam.metrics is None else exam.metrics.values
+        damaged = int(values.get("scrub_damaged_replicas", 0))
+        if damaged:
+            yield _wrong(
+                f"node {exam.node.node_id} has {damaged} damaged replicas that no other replica can restore",
+                "start the nodes that are down; if every copy is damaged, docs/troubleshooting.md says how to go on; "
+                "the node's log names the partitions",
+            )
 
 
 def _disks(exams: Iterable[NodeExam]) -> Iterator[_Told]:

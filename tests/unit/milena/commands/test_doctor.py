@@ -123,6 +123,10 @@ def test_of_a_healthy_cluster_every_check_is_told_to_be_well():
             Severity.WRONG, "disks", "node 1 has 0.50 GB left",
         ),
         (
+            {"nodes": [exam_of(node(1), metrics=metrics(scrub_damaged_replicas=2.0))]},
+            Severity.WRONG, "damage", "node 1 has 2 damaged replicas",
+        ),
+        (
             {"nodes": [exam_of(node(1)), exam_of(node(2), metrics=metrics(
                 clock_known=1.0, clock_out_of_bounds=1.0, clock_offset_ms=691_200_000.0
             ))]},
