@@ -178,9 +178,11 @@ class _FetchRound:
         if runner is KafkaCode.NOT_LEADER_OR_FOLLOWER:
             await taken_over(self._services, self._call, topic, part.partition)
             runner = self._replica(topic, part)
+        by_id = self._call.version >= IDS_FROM
         if isinstance(runner, KafkaCode):
-            is_by_id = topic is None and self._call.version >= IDS_FROM
-            return self._refused(topic, part, KafkaCode.UNKNOWN_TOPIC_ID if is_by_id else runner)
+            is_unknown = by_id and topic is None
+            return self._refused(topic, part, KafkaCode.UNKNOWN_TOPIC_ID if is_unknown else runner)
+        assert topic is not None, "a replica was found by its topic"
         unread = self._unread(topic, runner, part)
         if unread is not None:
             return unread
@@ -198,6 +200,8 @@ class _FetchRound:
                     # An empty response promises nothing, as in Kafka. "Out of range" makes a client jump, so the
                     # quorum must confirm that this node still leads.
                     is_unconfirmed=part.offset <= runner.log.log_end_offset,
+                    # The name may belong to another topic by now.
+                    topic_tag=topic.topic_id if by_id else "",
                 )
             )
             pieces, damaged_at = await sent(result)
@@ -212,7 +216,10 @@ class _FetchRound:
                 if not pieces:
                     raise doubt.error
         except MilenaError as error:
-            return self._refused(topic, part, _code_of(error))
+            is_gone = by_id and topic.topic_id not in self._services.metadata.image.topics
+            return self._refused(
+                topic, part, KafkaCode.UNKNOWN_TOPIC_ID if is_gone else _code_of(error)
+            )
         size = sum(map(len, pieces))
         if self.size and size > self._left:
             return self._without_records(runner, part)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from http_api.protocol.kafka_codes import KafkaCode
-from milena.model.requests import Acks
+from milena.model.requests import Acks, FetchRequest, FetchResult
 from storage.segments.segment import LOG_SUFFIX
 from tests.support.clusters.kafka_clients import KafkaClient, client_of, clients_of
 from tests.support.clusters.nodes import Cluster, cluster_of
@@ -206,6 +206,36 @@ async def test_a_consumer_of_kafka_fetches_again_if_no_leader_can_judge_its_offs
         quorum_of(cluster, 1)._is_reachable = lambda: False
         (part,) = await fetch(client, ("t", 0, 9))
         assert (part.error_code, bytes(part.records)) == (KafkaCode.OFFSET_NOT_AVAILABLE, b"")
+
+
+@pytest.mark.parametrize("offset", [0, 9])
+@virtual
+async def test_a_fetch_by_id_reads_no_topic_that_was_made_again_meanwhile(
+    offset: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cluster_of() as cluster:
+        await cluster.create("t", (1, 2, 3))
+        node = cluster.nodes[1]
+        client = client_of(node)
+        await produce(client, batch("former"))
+        topic = cluster.image.topic("t")
+        assert topic is not None
+        by_id = request(("t", 0, offset))
+        by_id["topics"][0] = {
+            "topic_id": uuid.UUID(hex=topic.topic_id),
+            "partitions": by_id["topics"][0]["partitions"],
+        }
+        read = node.reads.fetch
+
+        async def late(asked: FetchRequest) -> FetchResult:
+            await node.admin.delete_topic("t")
+            await cluster.create("t", (1, 2, 3))
+            await node.write("t", "new")
+            return await read(asked)
+
+        monkeypatch.setattr(node.reads, "fetch", late)
+        (part,) = await fetch(client, ("t", 0, offset), version=13, **by_id)
+        assert (part.error_code, bytes(part.records)) == (KafkaCode.UNKNOWN_TOPIC_ID, b"")
 
 
 @virtual
