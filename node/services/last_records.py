@@ -99,13 +99,17 @@ class LastRecords:
                 return end, []
             span = await self.read(offset, end)
             self.bytes_left -= max(len(span), _READ_BYTES_MIN)
-            for position, header in iterate_headers(span):
-                begin = min(begin, header.base_offset)
-                if header.base_offset >= end:
-                    break
-                offset = header.next_offset
-                count = self._count(header, span, position)
-                found.append(_CountedBatch(header, span, position, count))
+            try:
+                for position, header in iterate_headers(span):
+                    begin = min(begin, header.base_offset)
+                    if header.base_offset >= end:
+                        break
+                    count = self._count(header, span, position)
+                    found.append(_CountedBatch(header, span, position, count))
+                    offset = header.next_offset
+            except CorruptLogError as error:
+                error.offset = offset
+                raise
             await one_turn()
         return begin, found
 

@@ -852,6 +852,33 @@ class TestDamage:
             assert heard[2] == [1]
 
     @virtual
+    async def test_a_damaged_header_among_the_last_records_is_reported_where_it_is(self) -> None:
+        """Without a place, only closed segments would be checked: the damage would stay, and so would the error."""
+        async with cluster_of() as cluster:
+            await written(cluster, "a", "b", "c")
+            heard = doubts_of(cluster)
+            whole = len(cluster.runner(2, "t").log.read_span(0, max_bytes=1))
+            cluster.files[2].flip_bit(segment_of(cluster, 2), whole + 10)
+            with pytest.raises(ReplicaDamagedError, match="offset 1"):
+                await cluster.nodes[2].fetch("t", -3)
+            assert heard[2] == [1]
+
+    @virtual
+    async def test_damage_behind_batches_without_records_is_reported_where_it_is(self) -> None:
+        """It may lie in another segment than the offset of the read."""
+        async with cluster_of() as cluster:
+            await cluster.create("t", (2, 1))
+            await transact(cluster, 2, to("t", 0, "a"))
+            for value in "bc":
+                await cluster.nodes[2].write("t", value)
+            heard = doubts_of(cluster)
+            whole = len(cluster.runner(2, "t").log.read_span(0, max_bytes=1 << 20, end_offset=2))
+            cluster.files[2].flip_bit(segment_of(cluster, 2), whole + 36, 5)
+            with pytest.raises(ReplicaDamagedError, match="offset 2"):
+                await cluster.nodes[2].fetch("t", 1, max_bytes=1, is_local=True)
+            assert heard[2] == [2]
+
+    @virtual
     @pytest.mark.parametrize("asked", [2, 3])
     async def test_what_cannot_be_read_here_is_read_from_another_copy(self, asked: int) -> None:
         async with cluster_of() as cluster:
