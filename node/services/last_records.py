@@ -80,7 +80,7 @@ class LastRecords:
                 # A changed bit can make a batch look empty. Damage elsewhere in a batch, or before the wanted records,
                 # does not change where these begin: their reader finds it.
                 if batch.count <= batch.header.last_offset_delta:
-                    _check(batch)
+                    self._check(batch)
                 if batch.count >= wanted:
                     return self._offset_in(batch, wanted)
                 wanted -= batch.count
@@ -113,6 +113,13 @@ class LastRecords:
             await one_turn()
         return begin, found
 
+    def _check(self, batch: _CountedBatch) -> None:
+        try:
+            check_batch(batch.span, batch.position)
+        except CorruptLogError as error:
+            error.offset = max(self.start, batch.header.base_offset)
+            raise
+
     def _count(self, header: BatchHeader, span: bytes, position: int) -> int:
         """Return how many records of a batch the reader may see."""
         is_seen = header.record_count and not header.is_control
@@ -131,11 +138,3 @@ class LastRecords:
         if batch.count == header.record_count == header.last_offset_delta + 1:
             return header.next_offset - wanted
         return self._offsets(header, batch.span, batch.position)[-wanted]
-
-
-def _check(batch: _CountedBatch) -> None:
-    try:
-        check_batch(batch.span, batch.position)
-    except CorruptLogError as error:
-        error.offset = batch.header.base_offset
-        raise

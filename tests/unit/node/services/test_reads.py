@@ -864,6 +864,21 @@ class TestDamage:
             assert heard[2] == [1]
 
     @virtual
+    async def test_damage_in_a_batch_whose_first_record_is_deleted_is_reported_above_the_log_start(
+        self,
+    ) -> None:
+        """Nothing is checked at an offset that was deleted."""
+        async with cluster_of() as cluster:
+            await cluster.create("t", (2, 1))
+            await cluster.nodes[2].write("t", "a", "b")
+            await cluster.nodes[2].delete_records("t", 1)
+            heard = doubts_of(cluster)
+            cluster.files[2].flip_bit(segment_of(cluster, 2), 36, 5)
+            with pytest.raises(ReplicaDamagedError, match="offset 1"):
+                await cluster.nodes[2].fetch("t", -1)
+            assert heard[2] == [1]
+
+    @virtual
     async def test_damage_behind_batches_without_records_is_reported_where_it_is(self) -> None:
         """It may lie in another segment than the offset of the read."""
         async with cluster_of() as cluster:
