@@ -24,7 +24,7 @@ from tests.support.clusters.compacted_cluster import CONFIGS, compact, update, w
 from tests.support.clusters.nodes import Cluster, cluster_of
 from tests.support.clusters.overtaken import elect, overtaken, quorum_of, written
 from tests.support.clusters.runners import values_of
-from tests.support.clusters.transacting import to, transact
+from tests.support.clusters.transacting import send, to, transact
 from tests.support.time.virtual_time import after, virtual
 
 
@@ -61,6 +61,25 @@ async def test_a_response_does_not_end_where_a_segment_ends() -> None:
             assert len(runner.log.state.table.segments) > 2
             assert values_of((await node.fetch("t", 0)).batches) == values
             assert values_of((await node.fetch("t", -3)).batches) == values[3:]
+
+
+@virtual
+async def test_passing_over_a_large_aborted_transaction_leaves_turns_to_other_work() -> None:
+    async with cluster_of() as cluster:
+        await cluster.create("t", (1, 2))
+        node = cluster.nodes[1]
+        begun = await node.transactions.begin("id", timeout_ms=60_000)
+        for _ in range(8):
+            await send(cluster, 1, begun, "t", *["x" * 1_000] * 1_000)
+        await node.transactions.abort(begun, timeout_ms=5_000)
+        await node.write("t", "a")
+        reading = asyncio.create_task(node.fetch("t", 0))
+        turns = 0
+        while not reading.done():
+            await asyncio.sleep(0)
+            turns += 1
+        assert values_of((await reading).batches) == ["a"]
+        assert turns > 5
 
 
 class TestWhoAnswers:
