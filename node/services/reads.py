@@ -604,6 +604,10 @@ class ReadService:
         except OffsetOutOfRangeError:
             # Retention moved the log start meanwhile.
             return end
+        except CorruptLogError as error:
+            # There may be no reader that would report it.
+            runner.on_doubt(error.offset)
+            raise
         runner.records_end = (state, found)
         return found
 
@@ -624,6 +628,8 @@ class ReadService:
                     return header.append_time_ms
                 offset = header.next_offset
         except MilenaError as error:
+            if isinstance(error, CorruptLogError):
+                runner.on_doubt(offset)
             logger.debug(
                 "cannot date the record offset=%d partition=%s: %s", offset, runner.name, error
             )

@@ -883,6 +883,28 @@ class TestDamage:
             assert heard[2] == [1]
 
     @virtual
+    async def test_damage_that_only_the_lag_of_a_group_needed_to_read_is_reported(self) -> None:
+        async with cluster_of() as cluster:
+            await written(cluster, "a", "b")
+            heard = doubts_of(cluster)
+            runner = cluster.runner(2, "t")
+            whole = len(runner.log.read_span(0, max_bytes=1))
+            cluster.files[2].flip_bit(segment_of(cluster, 2), whole + 36, 5)
+            assert await cluster.nodes[2].history._lag(runner, 0) is None
+            assert heard[2] == [1]
+
+    @virtual
+    async def test_damage_that_only_the_age_of_a_record_needed_to_read_is_reported(self) -> None:
+        async with cluster_of() as cluster:
+            await written(cluster, "a", "b", "c")
+            heard = doubts_of(cluster)
+            runner = cluster.runner(2, "t")
+            whole = len(runner.log.read_span(0, max_bytes=1))
+            cluster.files[2].flip_bit(segment_of(cluster, 2), whole + 20)
+            assert await cluster.nodes[2].reads.appended_ms(runner, 1) is None
+            assert heard[2] == [1]
+
+    @virtual
     async def test_damage_in_a_batch_whose_first_record_is_deleted_is_reported_above_the_log_start(
         self,
     ) -> None:
