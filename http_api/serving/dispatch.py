@@ -47,6 +47,7 @@ from milena.model.errors import (
     FateUnknownError,
     ForbiddenError,
     MilenaError,
+    NoQuorumError,
     NotReadyError,
     RouteNotFoundError,
     TooManyRequestsError,
@@ -202,7 +203,7 @@ class Dispatcher:
                 self._note_stranger(call.request, error)
                 await self._distrust(call.request)
                 raise
-            except NotReadyError as error:
+            except (NotReadyError, NoQuorumError) as error:
                 if "Idempotency-Key" not in call.request.headers:
                     raise
                 # The request may be a retry, and a node may have written the first attempt. So this is no plain

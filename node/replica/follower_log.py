@@ -15,7 +15,7 @@ import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from milena.model.errors import CorruptLogError, FateUnknownError
+from milena.model.errors import CorruptLogError, FateUnknownError, ReplicaDamagedError
 from milena.model.types import ReplicaHealth
 from node.replica.acknowledgements import Acknowledgements
 from node.replica.follower import plan_truncation
@@ -67,11 +67,19 @@ class FollowerLog:
         return True
 
     def maybe_adopt_start(self, log_start: int) -> bool:
-        """Delete the records that the leader has deleted, if they are committed here; return whether it deleted any."""
+        """Delete the records that the leader has deleted, if they are committed here; return whether it deleted any.
+
+        Raises:
+            ReplicaDamagedError: the log was damaged in several places. It is empty now, and begins at 0.
+        """
         if not self.log.log_start_offset < log_start <= self.high_watermark:
             return False
-        with changes_replica(self.context.on_fatal):
-            self.log.start.advance(log_start)
+        try:
+            with changes_replica(self.context.on_fatal):
+                self.log.start.advance(log_start)
+        except ReplicaDamagedError:
+            self.note_emptied()
+            raise
         return True
 
     def truncate(self, state: Partition, *, epoch: int, end_offset: int) -> None:

@@ -80,7 +80,7 @@ class LastRecords:
                 # A changed bit can make a batch look empty. Damage elsewhere in a batch, or before the wanted records,
                 # does not change where these begin: their reader finds it.
                 if batch.count <= batch.header.last_offset_delta:
-                    _check(batch)
+                    self._check(batch)
                 if batch.count >= wanted:
                     return self._offset_in(batch, wanted)
                 wanted -= batch.count
@@ -99,15 +99,26 @@ class LastRecords:
                 return end, []
             span = await self.read(offset, end)
             self.bytes_left -= max(len(span), _READ_BYTES_MIN)
-            for position, header in iterate_headers(span):
-                begin = min(begin, header.base_offset)
-                if header.base_offset >= end:
-                    break
-                offset = header.next_offset
-                count = self._count(header, span, position)
-                found.append(_CountedBatch(header, span, position, count))
+            try:
+                for position, header in iterate_headers(span):
+                    begin = min(begin, header.base_offset)
+                    if header.base_offset >= end:
+                        break
+                    count = self._count(header, span, position)
+                    found.append(_CountedBatch(header, span, position, count))
+                    offset = header.next_offset
+            except CorruptLogError as error:
+                error.offset = offset
+                raise
             await one_turn()
         return begin, found
+
+    def _check(self, batch: _CountedBatch) -> None:
+        try:
+            check_batch(batch.span, batch.position)
+        except CorruptLogError as error:
+            error.offset = max(self.start, batch.header.base_offset)
+            raise
 
     def _count(self, header: BatchHeader, span: bytes, position: int) -> int:
         """Return how many records of a batch the reader may see."""
@@ -127,11 +138,3 @@ class LastRecords:
         if batch.count == header.record_count == header.last_offset_delta + 1:
             return header.next_offset - wanted
         return self._offsets(header, batch.span, batch.position)[-wanted]
-
-
-def _check(batch: _CountedBatch) -> None:
-    try:
-        check_batch(batch.span, batch.position)
-    except CorruptLogError as error:
-        error.offset = batch.header.base_offset
-        raise

@@ -417,7 +417,8 @@ class ProduceService:
             return await self._turns.run(encoding(share.settings), share.size)
         except RequestTooLargeError as error:
             refusal = error
-        settings = topic_settings(await self.current_topic(share.topic, request.timeout_ms))
+        with under_key(request.idempotency):
+            settings = topic_settings(await self.current_topic(share.topic, request.timeout_ms))
         if settings.max_message_bytes <= share.settings.max_message_bytes:
             raise refusal
         return await self._turns.run(encoding(settings), share.size)
@@ -438,15 +439,15 @@ class ProduceService:
     async def _append_each(self, share: RequestPart) -> Appended:
         """Append records for one partition; refuse each record that is too large by itself."""
         errors: dict[int, MilenaError] = {}
-        part, request = share.part, share.request
+        part, began_ms, timeout_ms = share.part, self._clock.now_ms(), share.request.timeout_ms
         pieces = await self._turns.run(
             encode_each(share.topic, share.settings, part, share.size, errors), share.size
         )
         if errors:
             try:
-                topic = await self.current_topic(share.topic, request.timeout_ms)
+                topic = await self.current_topic(share.topic, timeout_ms / 2)
             except NoQuorumError as error:
-                # The records that are not too large are written nevertheless.
+                # The records that are not too large are written nevertheless, in the other half of the time.
                 topic, errors = share.topic, dict.fromkeys(errors, error)
             settings = topic_settings(topic)
             if settings.max_message_bytes > share.settings.max_message_bytes:
@@ -457,7 +458,11 @@ class ProduceService:
         if not pieces:
             raise errors[0]
         appended = await self._to_leader.bring_all(
-            share.topic, part.partition, pieces, acks=request.acks, timeout_ms=request.timeout_ms
+            share.topic,
+            part.partition,
+            pieces,
+            acks=share.request.acks,
+            timeout_ms=self._left_ms(began_ms, timeout_ms),
         )
         return appended.with_refused(errors, len(part.places)) if errors else appended
 
@@ -493,7 +498,8 @@ class ProduceService:
             fitted = _fitted(batch, found, self._clock.wall_ms(), is_in_transaction)
         if fitted is None:
             # Another node may have changed the settings a moment ago.
-            found = await self.current_topic(found, self._left_ms(began_ms, timeout_ms))
+            with under_key(idempotency):
+                found = await self.current_topic(found, self._left_ms(began_ms, timeout_ms))
             fitted = _fitted(batch, found, self._clock.wall_ms(), is_in_transaction)
         batch, header = fitted
         idempotency = own_key(idempotency, found)

@@ -52,6 +52,7 @@ from milena.model.errors import (
     UnavailableError,
 )
 from milena.model.requests import Doubt, FetchRequest, FetchResult, PartitionOffsets
+from milena.model.turns import one_turn
 from node.config.budgets import READ_ANSWER_MARGIN_MS, READ_LEADER_WAIT_MS
 from node.context import NodeContext
 from node.metadata.leaderships import Leaderships
@@ -532,6 +533,8 @@ class ReadService:
                 )
                 return _Looked(data, end, has_records=True)
             barren = data
+            # An aborted transaction may be large, and reads from memory give no turn to other work.
+            await one_turn()
 
     async def _place(self, runner: PartitionRunner, request: FetchRequest) -> tuple[int, bool]:
         """Return the offset that the request means, and whether the quorum has confirmed the leader.
@@ -601,6 +604,10 @@ class ReadService:
         except OffsetOutOfRangeError:
             # Retention moved the log start meanwhile.
             return end
+        except CorruptLogError as error:
+            # There may be no reader that would report it.
+            runner.on_doubt(error.offset)
+            raise
         runner.records_end = (state, found)
         return found
 
@@ -621,6 +628,8 @@ class ReadService:
                     return header.append_time_ms
                 offset = header.next_offset
         except MilenaError as error:
+            if isinstance(error, CorruptLogError):
+                runner.on_doubt(offset)
             logger.debug(
                 "cannot date the record offset=%d partition=%s: %s", offset, runner.name, error
             )

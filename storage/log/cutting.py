@@ -14,7 +14,12 @@ from msgspec.structs import replace
 
 from milena.disk.files import Buffer
 from milena.model.batch.header import BatchHeader
-from milena.model.errors import CorruptLogError, DiskFailedError, DiskFullError
+from milena.model.errors import (
+    CorruptLogError,
+    DiskFailedError,
+    DiskFullError,
+    ReplicaDamagedError,
+)
 from milena.model.types import ReplicaHealth
 from storage.log.checkpointing import Checkpointing
 from storage.log.flushing import Flushing
@@ -235,32 +240,27 @@ class Cutting:
         state.end_offset = offset
         self._checkpointing.note_cut()
 
-    def drop_remains(self) -> None:
-        """Cut the remains, which are the bytes behind the log end, because a damaged log is about to change.
+    def make_room(self) -> None:
+        """Cut the remains, which are the bytes behind the log end, because a copy changes as its leader tells it.
+
+        If a batch below the log end is damaged, too, the log is emptied instead. The leader has all batches.
 
         Raises:
+            ReplicaDamagedError: the log is empty now, and begins at 0.
             DiskFailedError: stop the process.
         """
-        with self._replica.lock:
-            self._drop_remains()
-
-    def make_room(self) -> bool:
-        """Cut the remains, because the leader's batches follow; return False if the log had to be emptied for that.
-
-        That is so if a batch below the log end is damaged, too. The leader has all batches; this log begins at 0.
-
-        Raises:
-            DiskFailedError: stop the process.
-        """
+        if not self._state.has_remains:
+            return
         try:
             with self._replica.lock:
                 self._checkpointing.void()
                 self._truncate(self._state.end_offset)
-        except CorruptLogError:
+        except CorruptLogError as error:
             # Whatever the cut has done by now, a restart drops it, too.
             self.restart_at(0)
-            return False
-        return True
+            raise ReplicaDamagedError(
+                f"{self._state.name} was damaged below its end, too: it is emptied, and copied again from its leader"
+            ) from error
 
     def _drop_remains(self) -> None:
         self._checkpointing.void()

@@ -315,10 +315,7 @@ class PartitionLog:
         )
         # The batches are checked, so the disk may change now. Remains lie at the offsets that this append is about to
         # use, so they are cut first.
-        if self.state.has_remains and not self.cutting.make_room():
-            raise ReplicaDamagedError(
-                f"{self.state.name} was damaged below its end, too: it is emptied, and copied again from its leader"
-            )
+        self.cutting.make_room()
         view = memoryview(data)
         if has_straddler:
             _, first = found.pop(0)

@@ -188,11 +188,18 @@ def first_with_records(span: bytes, start: int, end: int) -> int | None:
         # The first batch still has all its records, so it has one at ``start``. Almost every fetch ends here.
         return start
     # A changed bit can make a batch look empty. Its reader would never see it, so it would not find the damage either.
-    for at, header in iterate_batches(span):
-        if header.record_count and not header.is_control:
-            offsets = offsets_of(header, decode_columns(span, header, at))
-            if any(start <= offset < end for offset in offsets):
-                return header.base_offset
+    next_offset = start
+    try:
+        for at, header in iterate_batches(span):
+            if header.record_count and not header.is_control:
+                offsets = offsets_of(header, decode_columns(span, header, at))
+                if any(start <= offset < end for offset in offsets):
+                    return header.base_offset
+            next_offset = header.next_offset
+    except CorruptLogError as error:
+        # The reader asked for an earlier offset, perhaps in another segment.
+        error.offset = next_offset
+        raise
     return None
 
 

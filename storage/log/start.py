@@ -57,6 +57,7 @@ class LogStart:
 
         Raises:
             OffsetOutOfRangeError: above the log end; use ``Cutting.restart_at`` for that.
+            ReplicaDamagedError: as ``Cutting.make_room``.
             DiskFailedError: stop the process.
         """
         state, replica = self._state, self._replica
@@ -65,8 +66,7 @@ class LogStart:
         if offset > state.end_offset:
             raise state.bounds().out_of_range(offset)
         # A new segment may start at the log end, where the remains lie.
-        if state.has_remains:
-            self._cutting.drop_remains()
+        self._cutting.make_room()
         if offset > self._flushing.synced_end:
             # A power cut after the checkpoint below could otherwise leave a log that ends below its start.
             self._flushing.sync_all()

@@ -294,7 +294,6 @@ async def _checked(
     Raises:
         MilenaError: the batch, its producer or its transaction is refused.
     """
-    settings = topic_settings(topic)
     name = request.transactional_id
     if is_transactional(records) is not (name is not None):
         raise TransactionNotFoundError(
@@ -302,22 +301,20 @@ async def _checked(
             if name is None
             else "the request has a transactional id, and the records are not transactional; nothing was written"
         )
-    is_in_transaction, now_ms = name is not None, services.clock.wall_ms()
-    try:
-        batch, header = await stored(
-            records, settings, now_ms=now_ms, is_in_transaction=is_in_transaction
-        )
+
+    async def fitted(topic: Topic) -> tuple[bytes, BatchHeader]:
+        settings, is_in_transaction = topic_settings(topic), name is not None
+        now_ms = services.clock.wall_ms()
+        made = await stored(records, settings, now_ms=now_ms, is_in_transaction=is_in_transaction)
         if is_in_transaction:
             check_takes_transactions(topic, settings)
+        return made
+
+    try:
+        batch, header = await fitted(topic)
     except REFUSED_BY_SETTINGS:
         # Another node may have changed the settings a moment ago.
-        topic = await services.produce.current_topic(topic, timeout_ms)
-        settings = topic_settings(topic)
-        batch, header = await stored(
-            records, settings, now_ms=now_ms, is_in_transaction=is_in_transaction
-        )
-        if is_in_transaction:
-            check_takes_transactions(topic, settings)
+        batch, header = await fitted(await services.produce.current_topic(topic, timeout_ms))
     if name is None:
         if header.producer_id >= 0:
             await authorize_producer_id(

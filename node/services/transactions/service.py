@@ -559,6 +559,9 @@ class TransactionService:
         named = request.transaction
         identity = (named.producer_id, named.producer_epoch)
         async with in_time(request.timeout_ms, nothing("decided")):
+            if not all(row.topic_id for group in request.offsets for row in group.offsets):
+                # In an old image, a name may have a former topic. For its offset, the quorum would abort all.
+                await self.node.metadata.current_image()
             commits = await self._commits_of(request.offsets)
             extents = [await self._extent(written) for written in request.writes]
         while True:

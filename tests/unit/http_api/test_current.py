@@ -118,6 +118,10 @@ async def test_a_right_that_another_node_has_given_refuses_nothing():
         node.errors["current_image"] = NoQuorumError("no majority answers")
         assert (await api.get(path, headers=ann)).status == 200
         assert (await api.get("/topics/u/partitions/0", headers=ann)).status == 503
+        # A retry under an idempotency key: its first attempt may have written the records.
+        path, keyed = "/topics/u/partitions/0/records", {**ann, "Idempotency-Key": "k"}
+        assert (await api.post(path, {"records": [{"value": 1}]}, headers=ann)).status == 503
+        assert (await api.post(path, {"records": [{"value": 1}]}, headers=keyed)).status == 504
 
 
 async def test_a_user_that_is_no_superuser_any_more_is_changed():

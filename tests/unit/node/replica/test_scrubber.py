@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from http_api.formats.selection import select
-from milena.model.errors import DiskFullError
+from milena.model.errors import DiskFullError, ReplicaDamagedError, UnavailableError
 from milena.model.requests import Acks, Doubt, IdempotencyKey, ProduceRequest, Records
 from milena.model.types import ReplicaHealth
 from node.config.budgets import SCRUB_RETRY_MS
@@ -422,6 +422,34 @@ async def test_a_copy_with_damage_in_two_segments_is_restored_and_ends_no_node(b
         await cluster.until(lambda: runner.is_damaged)
         await healed(cluster, 2)
         attending.cancel()
+
+
+@virtual
+async def test_a_copy_with_damage_in_two_segments_ends_no_node_if_its_first_records_are_deleted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It hears of the deletion before it gets the records behind the damage."""
+    async with cluster_of() as cluster:
+        await sealed(cluster)
+        rot(cluster, 2, segment=0, byte=0)
+        rot(cluster, 2, segment=1, byte=480)
+        runner = cluster.runner(2, "t")
+        monkeypatch.setattr(runner, "append_as_follower", held_back)
+        scrubber = scrubber_of(cluster, 2)
+        attending = asyncio.create_task(scrubber.attend())
+        scrubber.doubt(runner, runner.log.state.table.segments[1].base_offset)
+        await cluster.until(lambda: runner.log.state.has_remains)
+        epoch, end = runner.leader_epoch, runner.high_watermark
+        with pytest.raises(ReplicaDamagedError):
+            runner.advance_as_follower(leader_epoch=epoch, high_watermark=end, log_start=8)
+        assert (runner.log.log_end_offset, runner.high_watermark) == (0, 0)
+        monkeypatch.undo()
+        await healed(cluster, 2)
+        attending.cancel()
+
+
+def held_back(batches: bytes, *, leader_epoch: int) -> None:
+    raise UnavailableError("the batches do not arrive")
 
 
 @virtual

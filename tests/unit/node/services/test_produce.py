@@ -16,6 +16,7 @@ from milena.model.errors import (
     InvalidRecordError,
     MalformedRequestError,
     NoLeaderError,
+    NoQuorumError,
     NotEnoughReplicasError,
     NotLeaderError,
     NotReadyError,
@@ -809,3 +810,40 @@ class TestOldSettings:
             (receipt,) = await produce(cluster, 3, request("x" * 3_000, timeout_ms=500))
             assert receipt.error is not None
             assert receipt.error.is_retriable
+
+    @virtual
+    @pytest.mark.parametrize("values", [("x" * 3_000,), ("a", "x" * 3_000)])
+    @pytest.mark.parametrize("partitions", [1, 2])
+    async def test_without_a_majority_the_fate_under_a_key_is_unknown(
+        self, values: tuple[str, ...], partitions: int
+    ) -> None:
+        """An earlier attempt may have written the records, when the topic still took them."""
+        async with cluster_of() as cluster:
+            await cluster.create("t", *[(3, 1, 2)] * partitions, max_message_bytes="1024")
+            cluster.isolate(3)
+            places: list[int | None] = [place % partitions for place in range(len(values))]
+            wish = request(*values, partitions=places, idempotency=KEY, timeout_ms=500)
+            assert isinstance(await outcome(produce(cluster, 3, wish)), FateUnknownError)
+            with pytest.raises(FateUnknownError):
+                await cluster.nodes[3].produce.produce_batch(
+                    "t", 0, batch("x" * 3_000), acks=Acks.ALL, timeout_ms=500, idempotency=KEY
+                )
+
+    @virtual
+    async def test_the_question_to_the_quorum_counts_for_the_timeout(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        async with cluster_of() as cluster:
+            await cluster.create("t", (1, 2), max_message_bytes="1024")
+            quorum_of(cluster, 3)._is_reachable = lambda: False
+            to_leader = cluster.nodes[3].produce._to_leader
+            real, given = to_leader.bring_all, []
+
+            async def bring_all(*args: object, timeout_ms: int, **options: object) -> object:
+                given.append(timeout_ms)
+                return await real(*args, timeout_ms=timeout_ms, **options)  # type: ignore[arg-type]
+
+            monkeypatch.setattr(to_leader, "bring_all", bring_all)
+            receipts = await produce(cluster, 3, request("a", "x" * 3_000, timeout_ms=2_000))
+            assert [type(receipt.error) for receipt in receipts] == [type(None), NoQuorumError]
+            assert given == [1_000]

@@ -24,7 +24,7 @@ from tests.support.clusters.compacted_cluster import CONFIGS, compact, update, w
 from tests.support.clusters.nodes import Cluster, cluster_of
 from tests.support.clusters.overtaken import elect, overtaken, quorum_of, written
 from tests.support.clusters.runners import values_of
-from tests.support.clusters.transacting import to, transact
+from tests.support.clusters.transacting import send, to, transact
 from tests.support.time.virtual_time import after, virtual
 
 
@@ -61,6 +61,25 @@ async def test_a_response_does_not_end_where_a_segment_ends() -> None:
             assert len(runner.log.state.table.segments) > 2
             assert values_of((await node.fetch("t", 0)).batches) == values
             assert values_of((await node.fetch("t", -3)).batches) == values[3:]
+
+
+@virtual
+async def test_passing_over_a_large_aborted_transaction_leaves_turns_to_other_work() -> None:
+    async with cluster_of() as cluster:
+        await cluster.create("t", (1, 2))
+        node = cluster.nodes[1]
+        begun = await node.transactions.begin("id", timeout_ms=60_000)
+        for _ in range(8):
+            await send(cluster, 1, begun, "t", *["x" * 1_000] * 1_000)
+        await node.transactions.abort(begun, timeout_ms=5_000)
+        await node.write("t", "a")
+        reading = asyncio.create_task(node.fetch("t", 0))
+        turns = 0
+        while not reading.done():
+            await asyncio.sleep(0)
+            turns += 1
+        assert values_of((await reading).batches) == ["a"]
+        assert turns > 5
 
 
 class TestWhoAnswers:
@@ -850,6 +869,70 @@ class TestDamage:
             with pytest.raises(ReplicaDamagedError, match="offset 1"):
                 await cluster.nodes[2].fetch("t", -2)
             assert heard[2] == [1]
+
+    @virtual
+    async def test_a_damaged_header_among_the_last_records_is_reported_where_it_is(self) -> None:
+        """Without a place, only closed segments would be checked: the damage would stay, and so would the error."""
+        async with cluster_of() as cluster:
+            await written(cluster, "a", "b", "c")
+            heard = doubts_of(cluster)
+            whole = len(cluster.runner(2, "t").log.read_span(0, max_bytes=1))
+            cluster.files[2].flip_bit(segment_of(cluster, 2), whole + 10)
+            with pytest.raises(ReplicaDamagedError, match="offset 1"):
+                await cluster.nodes[2].fetch("t", -3)
+            assert heard[2] == [1]
+
+    @virtual
+    async def test_damage_that_only_the_lag_of_a_group_needed_to_read_is_reported(self) -> None:
+        async with cluster_of() as cluster:
+            await written(cluster, "a", "b")
+            heard = doubts_of(cluster)
+            runner = cluster.runner(2, "t")
+            whole = len(runner.log.read_span(0, max_bytes=1))
+            cluster.files[2].flip_bit(segment_of(cluster, 2), whole + 36, 5)
+            assert await cluster.nodes[2].history._lag(runner, 0) is None
+            assert heard[2] == [1]
+
+    @virtual
+    async def test_damage_that_only_the_age_of_a_record_needed_to_read_is_reported(self) -> None:
+        async with cluster_of() as cluster:
+            await written(cluster, "a", "b", "c")
+            heard = doubts_of(cluster)
+            runner = cluster.runner(2, "t")
+            whole = len(runner.log.read_span(0, max_bytes=1))
+            cluster.files[2].flip_bit(segment_of(cluster, 2), whole + 20)
+            assert await cluster.nodes[2].reads.appended_ms(runner, 1) is None
+            assert heard[2] == [1]
+
+    @virtual
+    async def test_damage_in_a_batch_whose_first_record_is_deleted_is_reported_above_the_log_start(
+        self,
+    ) -> None:
+        """Nothing is checked at an offset that was deleted."""
+        async with cluster_of() as cluster:
+            await cluster.create("t", (2, 1))
+            await cluster.nodes[2].write("t", "a", "b")
+            await cluster.nodes[2].delete_records("t", 1)
+            heard = doubts_of(cluster)
+            cluster.files[2].flip_bit(segment_of(cluster, 2), 36, 5)
+            with pytest.raises(ReplicaDamagedError, match="offset 1"):
+                await cluster.nodes[2].fetch("t", -1)
+            assert heard[2] == [1]
+
+    @virtual
+    async def test_damage_behind_batches_without_records_is_reported_where_it_is(self) -> None:
+        """It may lie in another segment than the offset of the read."""
+        async with cluster_of() as cluster:
+            await cluster.create("t", (2, 1))
+            await transact(cluster, 2, to("t", 0, "a"))
+            for value in "bc":
+                await cluster.nodes[2].write("t", value)
+            heard = doubts_of(cluster)
+            whole = len(cluster.runner(2, "t").log.read_span(0, max_bytes=1 << 20, end_offset=2))
+            cluster.files[2].flip_bit(segment_of(cluster, 2), whole + 36, 5)
+            with pytest.raises(ReplicaDamagedError, match="offset 2"):
+                await cluster.nodes[2].fetch("t", 1, max_bytes=1, is_local=True)
+            assert heard[2] == [2]
 
     @virtual
     @pytest.mark.parametrize("asked", [2, 3])

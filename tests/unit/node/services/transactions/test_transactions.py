@@ -518,3 +518,20 @@ async def test_an_offset_is_that_of_the_present_topic_of_a_name() -> None:
         await transact(cluster, 3, to("out", 0, "a"), offsets=(next_of("g", "t", 1),))
         committed = await cluster.nodes[1].groups.service.committed("g")
         assert [(row.topic, row.offset) for row in committed] == [("t", 1)]
+
+
+@virtual
+async def test_an_offset_in_the_commit_of_a_session_is_that_of_the_present_topic_of_a_name() -> (
+    None
+):
+    """For an offset of the former topic, the quorum would abort the whole transaction."""
+    async with cluster_of() as cluster:
+        await cluster.until(lambda: cluster.image.feature_level >= 6)
+        await cluster.create("out", (3, 1, 2))
+        begun = await cluster.nodes[3].transactions.begin("id", timeout_ms=60_000)
+        end = await send(cluster, 3, begun, "out", "a")
+        await created_again(cluster, 3)
+        commit = commit_of(begun, ("out", end, 1), offsets=(next_of("g", "t", 1),))
+        await cluster.nodes[3].transactions.commit(commit)
+        committed = await cluster.nodes[1].groups.service.committed("g")
+        assert [(row.topic, row.offset) for row in committed] == [("t", 1)]
