@@ -102,7 +102,7 @@ def project(schema: StructType, *, include_headers: bool) -> Projection:
     """Return the columns that a schema selects; names may be in any case.
 
     Raises:
-        RowSchemaError: an unknown column, a column of another type, or headers without the option for them.
+        RowSchemaError: an unknown column, one of another type or named twice, or headers without the option for them.
     """
     known = {column.value.lower(): column for column in Column}
     columns: list[Column] = []
@@ -120,6 +120,8 @@ def project(schema: StructType, *, include_headers: bool) -> Projection:
             )
         if column is Column.HEADERS and not include_headers:
             raise RowSchemaError("schema: column headers needs the option includeHeaders=true")
+        if column in columns:
+            raise RowSchemaError(f"schema: column {column.value} is there twice")
         columns.append(column)
     return Projection(
         columns=tuple(columns),

@@ -212,6 +212,12 @@ def test_a_schema_of_other_columns_is_refused(field, words):
         project(StructType(fields), include_headers=False)
 
 
+def test_a_schema_that_names_a_column_twice_is_refused():
+    fields = (("offset", LongType()), ("OFFSET", LongType()))
+    with pytest.raises(RowSchemaError, match="schema: column offset is there twice"):
+        project(schema_of(*fields), include_headers=False)
+
+
 # -- property --------------------------------------------------------------------------------------
 
 small_bytes = st.none() | st.binary(max_size=5)
