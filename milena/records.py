@@ -82,6 +82,9 @@ class LastN:
     value: int
 
 
+_INT64_MAX = (1 << 63) - 1
+"""The largest offset and the latest time that the protocol can carry."""
+
 Position = int | StartAt | TimestampMs | LastN
 """The place in a partition where reading begins; an integer is an offset."""
 
@@ -102,18 +105,26 @@ def check_range(name: str, value: object, least: float, most: float) -> None:
 
 
 def check_position(start: object, name: str = "start") -> None:
-    """Raise an error if a value is no position, for example a text.
+    """Raise an error if a value is no position, for example a text or an offset below 0.
 
     Raises:
         TypeError: the message lists the valid positions.
+        ValueError: the number is out of range.
     """
-    if not isinstance(start, Position):
+    if isinstance(start, bool) or not isinstance(start, Position):
         raise TypeError(
             f"{name}={start!r} is not a position: give an offset, StartAt.EARLIEST, StartAt.LATEST, TimestampMs(ms) or "
             "LastN(count)"
         )
-    if isinstance(start, TimestampMs | LastN) and not isinstance(start.value, int):
+    number = start if isinstance(start, int | StartAt) else start.value
+    if isinstance(number, StartAt):
+        return
+    if isinstance(number, bool) or not isinstance(number, int):
         raise TypeError(f"{name}={start!r} is not a position: it takes a whole number")
+    if number < 0 and not isinstance(start, TimestampMs):
+        raise ValueError(f"{name}={start!r} must be 0 or above; LastN counts from the end")
+    if number > _INT64_MAX:
+        raise ValueError(f"{name}={start!r} must be at most {_INT64_MAX}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,6 +36,7 @@ from milena.cluster.http_connection import (
 from milena.cluster.routing import NodeRoutes, normalise_url, without_user
 from milena.errors import (
     AnswerError,
+    ClientClosedError,
     ConditionFailedError,
     CredentialsRefusedError,
     GroupNotEmptyError,
@@ -224,6 +225,7 @@ class HttpSession:
             UnexpectedAnswerError: the response is larger than ``answer_bytes_max``, or is encoded.
             CredentialsRefusedError, NotPermittedError: the node responded with 401 or 403.
             BadCredentialsError: the credentials name a file that cannot be used.
+            ClientClosedError: the session was not opened, or is closed.
         """
         failures: list[UnreachableError] = []
         timeout_s = self._timeout_s if call.timeout_s is None else call.timeout_s
@@ -298,6 +300,10 @@ class HttpSession:
         return json_of(await self.send(call), f"{call.method} {call.path}")
 
     async def _send_to(self, url: str, call: HttpCall, timeout_s: float) -> RawAnswer:
+        if self._connections is None:
+            raise ClientClosedError(
+                "the client is not open: use it in a block, async with Client(...) as client"
+            )
         origin = self._origin(url)
         if not self.routes.may_ask(url):
             raise UnreachableError(
@@ -331,7 +337,7 @@ class HttpSession:
         call: HttpCall,
         timeout_s: float,
     ) -> RawAnswer:
-        assert self._connections is not None, "use the client as a context manager"
+        assert self._connections is not None, "_send_to checks it"
         request = HttpRequest(
             method=call.method,
             path=call.path,

@@ -35,7 +35,7 @@ from milena.consuming.options import ConsumerOptions, Subscription
 from milena.consuming.polled import PolledRecords
 from milena.errors import ClientClosedError
 from milena.hints import Hinting
-from milena.records import ConsumedRecord, Position, StartAt, TopicPartition
+from milena.records import ConsumedRecord, Position, StartAt, TopicPartition, check_position
 
 CLOSE_PATIENCE_MS = 5_000
 """Time limit of the last commit, in ms. Records that are not committed by then are read again by another member."""
@@ -413,8 +413,10 @@ class Consumer(Hinting, hints="Consumer"):
             position: an offset, ``StartAt``, ``TimestampMs`` or ``LastN``.
 
         Raises:
-            ValueError: the partition is not assigned to this consumer.
+            TypeError: the position is not one of these.
+            ValueError: the partition is not assigned to this consumer, or the position is out of range.
         """
+        check_position(position, "position")
         feed = self._feed(topic, partition)
         self.polled.drop(feed)
         feed.seek(position)

@@ -51,9 +51,6 @@ class ReadPlan:
 
     def __post_init__(self) -> None:
         check_position(self.start)
-        start = self.start.value if isinstance(self.start, LastN) else self.start
-        if isinstance(start, int) and start < 0:
-            raise ValueError(f"start={start} must be 0 or above; LastN counts from the end")
         if self.end is not None and self.end < 0:
             raise ValueError(f"end={self.end} must be 0 or above")
 

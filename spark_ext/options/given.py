@@ -44,8 +44,7 @@ _REFUSED = {
     "kafka.transactional.id": "a write's transactions have the name that transactionalId says",
     "kafka.compression.type": "say compression",
     "kafka.client.id": "say milena.clientId",
-    "path": _NAMED,
-    "paths": _NAMED,
+    **dict.fromkeys(("path", "paths", "topic", "subscribe", "subscribepattern", "assign"), _NAMED),
 }
 _REFUSED_PREFIXES = {
     "kafka.security.": _SECURED,
@@ -97,7 +96,11 @@ class GivenOptions:
     """
 
     def __init__(
-        self, options: Mapping[str, str], known: tuple[str, ...], environment: Mapping[str, str]
+        self,
+        options: Mapping[str, str],
+        known: tuple[str, ...],
+        environment: Mapping[str, str],
+        reasons: Mapping[str, str] = NOTHING,
     ) -> None:
         self._environment = environment
         self._values = _of_query({name.lower(): value for name, value in options.items()})
@@ -109,7 +112,7 @@ class GivenOptions:
                 continue
             reason = why_ignored(name, value)
             if reason is None:
-                raise unknown_option(name, known)
+                raise unknown_option(name, known, reasons)
             warn_ignored(name, reason)
 
     def text(self, name: str) -> str | None:
@@ -196,9 +199,17 @@ SLIP_LIKENESS = 0.9
 """From this similarity (0 to 1), an unknown name counts as a misspelt option, even with a prefix of other software."""
 
 
-def unknown_option(name: str, known: tuple[str, ...]) -> OptionError:
-    """Return the error that says why an unknown option is refused."""
-    reason = _REFUSED.get(name)
+def unknown_option(
+    name: str, known: tuple[str, ...], reasons: Mapping[str, str] = NOTHING
+) -> OptionError:
+    """Return the error that says why an unknown option is refused.
+
+    Args:
+        name: the option, in lower case.
+        known: the options that are possible here.
+        reasons: why further options are not possible here, by their names in lower case.
+    """
+    reason = _REFUSED.get(name, reasons.get(name))
     near = difflib.get_close_matches(name, [option.lower() for option in known], n=1)
     is_slip = bool(difflib.get_close_matches(name, near, cutoff=SLIP_LIKENESS))
     if reason is None and not is_slip:

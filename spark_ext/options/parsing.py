@@ -162,6 +162,10 @@ _CHECKPOINT = "checkpointLocation"
 _QUERY_NAME = "queryName"
 """The query's name, which Spark passes as if it were an option."""
 WRITE_STREAM_OPTIONS = (*WRITE_OPTIONS, _CHECKPOINT, _QUERY_NAME)
+_OF_READS = {name.lower(): "only a read has it" for name in READ_OPTIONS}
+_OF_WRITES = {name.lower(): "only a write has it" for name in WRITE_STREAM_OPTIONS}
+BATCH_ID_MAX = (1 << 63) - 2
+"""The largest ``batchId``. The group commits the next number as an offset, which has 63 bits."""
 TRANSACTIONAL_ID_CHARS_MAX = 200
 """The longest transactional id. A node accepts 255 characters, and a group's name is a prefix and this id."""
 
@@ -174,7 +178,7 @@ def parse_read_options(
     Raises:
         OptionError: one line that names the option.
     """
-    given = GivenOptions(options, READ_OPTIONS, environment)
+    given = GivenOptions(options, READ_OPTIONS, environment, _OF_WRITES)
     # The limits of a stream do not affect a batch query. They are checked, because at load() Spark does not tell
     # which of the two it will be.
     _limits(given)
@@ -192,7 +196,7 @@ def parse_stream_options(
     Raises:
         OptionError: one line that names the option.
     """
-    given = GivenOptions(options, READ_OPTIONS, environment)
+    given = GivenOptions(options, READ_OPTIONS, environment, _OF_WRITES)
     if ends := given.present(_ENDS):
         raise OptionError(f"{ends[0]}: not possible in a stream, which does not end")
     offsets_max, offsets_min, bytes_max, trigger_delay_ms_max = _limits(given)
@@ -279,8 +283,10 @@ def parse_write_options(
     Raises:
         OptionError: one line that names the option.
     """
-    given = GivenOptions(options, WRITE_OPTIONS, environment)
+    given = GivenOptions(options, WRITE_OPTIONS, environment, _OF_READS)
     found = _write_options(given, given.text("transactionalId"), QUERY_TOKEN_MS)
+    if found.batch_id is not None and found.batch_id > BATCH_ID_MAX:
+        raise OptionError(f"batchId: expected at most {BATCH_ID_MAX}, got {found.batch_id}")
     if found.batch_id is not None and found.transactional_id is None:
         raise OptionError("batchId: give transactionalId too: it counts the batches of one program")
     return found
@@ -294,7 +300,7 @@ def parse_write_stream_options(
     Raises:
         OptionError: one line that names the option.
     """
-    given = GivenOptions(options, WRITE_STREAM_OPTIONS, environment)
+    given = GivenOptions(options, WRITE_STREAM_OPTIONS, environment, _OF_READS)
     if given.present(("batchId",)):
         raise OptionError("batchId: not possible: Spark numbers the batches of a stream")
     name, checkpoint = given.text("transactionalId"), given.text(_CHECKPOINT)
@@ -303,9 +309,14 @@ def parse_write_stream_options(
             f"transactionalId: required where {_CHECKPOINT} is not given as an option; a name of the query's own, the "
             "same after each restart"
         )
-    return _write_options(
-        given, name if name is not None else f"spark:{checkpoint}", STREAM_TOKEN_MS
-    )
+    if name is None:
+        name = f"spark:{checkpoint}"
+        if not _is_transactional_id(name):
+            raise OptionError(
+                f"{_CHECKPOINT}: {name!r} is not a transactional id of at most {TRANSACTIONAL_ID_CHARS_MAX} printable "
+                "characters; give transactionalId"
+            )
+    return _write_options(given, name, STREAM_TOKEN_MS)
 
 
 def _write_options(
@@ -316,8 +327,11 @@ def _write_options(
     topic = given.text("topic")
     if topic is not None and not topic.strip():
         raise OptionError("topic: give the name of a topic")
-    if transactional_id is not None:
-        _check_transactional(given, transactional_id)
+    if transactional_id is not None and not _is_transactional_id(transactional_id):
+        raise OptionError(
+            f"transactionalId: expected 1 to {TRANSACTIONAL_ID_CHARS_MAX} printable characters, "
+            f"got {transactional_id!r}"
+        )
     return WriteOptions(
         urls=given.urls(),
         credentials=given.credentials(),
@@ -330,11 +344,8 @@ def _write_options(
     )
 
 
-def _check_transactional(given: GivenOptions, name: str) -> None:
-    if not (1 <= len(name) <= TRANSACTIONAL_ID_CHARS_MAX and name.isprintable()):
-        raise OptionError(
-            f"transactionalId: expected 1 to {TRANSACTIONAL_ID_CHARS_MAX} printable characters, got {name!r}"
-        )
+def _is_transactional_id(name: str) -> bool:
+    return 1 <= len(name) <= TRANSACTIONAL_ID_CHARS_MAX and name.isprintable()
 
 
 def _task_token(given: GivenOptions, lifetime_ms: int) -> TaskTokenRule:

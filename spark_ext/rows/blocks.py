@@ -3,12 +3,14 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby, repeat
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from milena.model.columns import Headers
+from spark_ext.errors import RecordError
 from spark_ext.rows.write_schema import WriteColumns
 
 RUN_BYTES_MAX = 1 << 20
@@ -138,7 +140,13 @@ def _lengths(column: pa.Array) -> Integers:
 
 
 def _headers(column: pa.Array) -> list[Headers | None]:
-    return [None if row is None else [tuple(p.values()) for p in row] for row in column.to_pylist()]
+    return [None if row is None else list(map(_header, row)) for row in column.to_pylist()]
+
+
+def _header(given: dict[str, Any] | None) -> tuple[str, bytes | None]:
+    if given is None or given["key"] is None:
+        raise RecordError("column headers: a header has no key; give it one, or leave it out")
+    return given["key"], given["value"]
 
 
 def _size_of(headers: Headers | None) -> int:

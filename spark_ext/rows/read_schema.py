@@ -55,6 +55,9 @@ _SPARK_TYPES: dict[Column, DataType] = {
     Column.HEADERS: HEADERS_TYPE,
 }
 
+_MAY_BE_NULL = (Column.KEY, Column.VALUE, Column.HEADERS)
+"""If such a column is declared NOT NULL, Spark does not look for nulls, and a query returns wrong rows or fails."""
+
 _ARROW_TYPES: dict[Column, pa.DataType] = {
     Column.KEY: pa.binary(),
     Column.VALUE: pa.binary(),
@@ -102,7 +105,8 @@ def project(schema: StructType, *, include_headers: bool) -> Projection:
     """Return the columns that a schema selects; names may be in any case.
 
     Raises:
-        RowSchemaError: an unknown column, a column of another type, or headers without the option for them.
+        RowSchemaError: an unknown column, one of another type or named twice, one that is NOT NULL and may be null, or
+            headers without the option for them.
     """
     known = {column.value.lower(): column for column in Column}
     columns: list[Column] = []
@@ -120,6 +124,10 @@ def project(schema: StructType, *, include_headers: bool) -> Projection:
             )
         if column is Column.HEADERS and not include_headers:
             raise RowSchemaError("schema: column headers needs the option includeHeaders=true")
+        if column in _MAY_BE_NULL and not field.nullable:
+            raise RowSchemaError(f"schema: column {column.value} may be null; leave NOT NULL out")
+        if column in columns:
+            raise RowSchemaError(f"schema: column {column.value} is there twice")
         columns.append(column)
     return Projection(
         columns=tuple(columns),

@@ -356,12 +356,18 @@ def test_a_write_needs_servers_and_takes_a_topic():
     [
         ({}, "kafka.bootstrap.servers: required"),
         ({"url": "a", "topic": " "}, "topic: give the name"),
-        ({"url": "a", "subscribe": "t"}, "subscribe: no such option"),
+        ({"url": "a", "subscribe": "t"}, "subscribe: not possible: .* by topic when writing"),
+        ({"url": "a", "startingOffsets": "earliest"}, "startingoffsets: .*only a read has it"),
+        ({"url": "a", "kafkaConsumer.pollTimeoutMs": "1"}, "kafkaconsumer.*only a read has it"),
         ({"url": "a", "kafka.acks": "1"}, "acknowledged by every in-sync replica"),
         ({"url": "a", "kafka.transactional.id": "t"}, "the name that transactionalId says"),
         ({"url": "a", "kafka.compression.type": "gzip"}, "say compression"),
         ({"url": "a", "batchId": "7"}, "batchId: give transactionalId too"),
         ({"url": "a", "transactionalId": "i", "batchId": "-1"}, "batchId: expected a number of 0"),
+        (
+            {"url": "a", "transactionalId": "i", "batchId": str((1 << 63) - 1)},
+            "batchId: .* at most",
+        ),
         ({"url": "a", "transactionalId": ""}, "transactionalId: expected 1 to 200 printable"),
         ({"url": "a", "transactionalId": "a\nb"}, "transactionalId: expected 1 to 200 printable"),
         (
@@ -375,10 +381,19 @@ def test_a_bad_option_of_a_write_is_one_line(options, words):
         parse_write_options(options)
 
 
+@pytest.mark.parametrize("name", ["topic", "transactionalId", "batchId", "compression"])
+def test_an_option_of_a_write_is_refused_with_the_reason_when_reading(name):
+    with pytest.raises(OptionError, match=f"{name.lower()}: not possible: .*(write|writing)"):
+        parse_read_options({"url": "a", "subscribe": "t", name: "x"})
+
+
 def test_a_batch_may_be_written_once():
     assert parse_write_options({"url": "a"}).transactional_id is None
     options = parse_write_options({"url": "a", "transactionalId": "nightly", "batchId": "0"})
     assert (options.transactional_id, options.batch_id) == ("nightly", 0)
+    last = str((1 << 63) - 2)  # the group commits the next number, which has 63 bits at most
+    given = {"url": "a", "transactionalId": "nightly", "batchId": last}
+    assert parse_write_options(given).batch_id == int(last)
 
 
 def test_a_stream_is_named_after_its_checkpoint_unless_it_has_a_name():
@@ -393,7 +408,8 @@ def test_a_stream_is_named_after_its_checkpoint_unless_it_has_a_name():
     ("options", "words"),
     [
         ({}, "transactionalId: required where checkpointLocation is not given as an option"),
-        ({"checkpointLocation": "c" * 200}, "transactionalId: expected 1 to 200 printable"),
+        ({"checkpointLocation": "c" * 200}, "checkpointLocation: .*; give transactionalId"),
+        ({"checkpointLocation": "c", "transactionalId": ""}, "transactionalId: expected 1 to 200"),
         ({"transactionalId": "i", "batchId": "1"}, "Spark numbers the batches of a stream"),
         ({"transactionalId": "i", "compression": "best"}, "compression: expected none"),
         ({"transactionalId": "i", "transactionalID2": "j"}, "did you mean transactionalId?"),

@@ -3,6 +3,7 @@
 import pyarrow as pa
 import pytest
 
+from spark_ext.errors import RecordError
 from spark_ext.rows.blocks import HEADER_FRAME_BYTES, RUN_BYTES_MAX, block_of, items_of, runs_in
 from spark_ext.rows.read_schema import ARROW_HEADERS_ITEM
 from spark_ext.rows.write_schema import WriteColumns
@@ -30,6 +31,13 @@ def test_headers_are_pairs_and_have_a_size():
     found = blocked(value=[b"v", b"v"], headers=pa.array(rows, pa.list_(ARROW_HEADERS_ITEM)))
     assert found.headers == [None, [("ü", b"xyz"), ("n", None)]]
     assert found.sizes.tolist() == [1, 1 + 2 * HEADER_FRAME_BYTES + 2 + 3 + 1]
+
+
+@pytest.mark.parametrize("header", [None, {"key": None, "value": b"v"}])
+def test_a_header_without_a_key_is_refused(header):
+    rows = pa.array([[{"key": "n", "value": None}, header]], pa.list_(ARROW_HEADERS_ITEM))
+    with pytest.raises(RecordError, match="column headers: a header has no key"):
+        blocked(value=[b"v"], headers=rows)
 
 
 def test_times_are_milliseconds_from_before_1970_too():

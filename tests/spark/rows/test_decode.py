@@ -204,12 +204,20 @@ def test_payloads_are_left_alone_when_headers_tell_all(monkeypatch):
         (("body", BinaryType()), "no column body; there are key, value"),
         (("value", StringType()), "column value is binary, not string; cast it"),
         (row_schema(include_headers=True)["headers"], "includeHeaders=true"),
+        (StructField("value", BinaryType(), nullable=False), "column value may be null"),
+        (StructField("KEY", BinaryType(), nullable=False), "column key may be null"),
     ],
 )
 def test_a_schema_of_other_columns_is_refused(field, words):
     fields = [field] if isinstance(field, StructField) else [StructField(*field)]
     with pytest.raises(RowSchemaError, match=words):
         project(StructType(fields), include_headers=False)
+
+
+def test_a_schema_that_names_a_column_twice_is_refused():
+    fields = (("offset", LongType()), ("OFFSET", LongType()))
+    with pytest.raises(RowSchemaError, match="schema: column offset is there twice"):
+        project(schema_of(*fields), include_headers=False)
 
 
 # -- property --------------------------------------------------------------------------------------

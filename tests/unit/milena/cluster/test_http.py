@@ -3,11 +3,13 @@
 import pytest
 from aiohttp import web
 
+from milena.client import Client
 from milena.cluster.admin import AdminClient, cluster_view
 from milena.cluster.http import HttpSession, read_answer
 from milena.cluster.routing import normalise_url
 from milena.errors import (
     AnswerError,
+    ClientClosedError,
     ClientError,
     NeverReachedError,
     NotNowError,
@@ -240,3 +242,22 @@ def _answering(status, body):
         return web.Response(status=status, text=body)
 
     return answer
+
+
+async def test_a_client_outside_of_its_block_says_so_at_once():
+    client = Client("http://127.0.0.1:1")
+
+    async def check_all():
+        with pytest.raises(ClientClosedError, match="client is not open: use it in a block"):
+            await client.admin.cluster()
+        with pytest.raises(ClientClosedError, match="client is not open"):
+            async with client.producer() as producer:
+                await producer.send("t", b"v")
+        with pytest.raises(ClientClosedError, match="client is not open"):
+            async with client.consumer("t", group="g") as consumer:
+                await consumer.poll(timeout_s=30)
+
+    await check_all()
+    async with client:
+        pass
+    await check_all()

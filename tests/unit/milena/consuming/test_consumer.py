@@ -21,7 +21,7 @@ from milena.errors import (
     UnreadableOffsetError,
 )
 from milena.reading.cursor import OnOutOfRange
-from milena.records import StartAt, TopicPartition
+from milena.records import LastN, StartAt, TopicPartition
 from tests.support.fakes.groups import FakeGroup, not_coordinator
 from tests.support.fakes.topics import FakeTopics, value_at
 from tests.support.time.virtual_time import LoopClock, after, current_loop, settle, virtual
@@ -388,6 +388,22 @@ async def test_position_lag_and_seek():
         assert found == [0, 1, 7, 8, 9]
         with pytest.raises(ValueError, match="t-9 is not assigned"):
             consumer.seek("t", 9, 0)
+
+
+@pytest.mark.parametrize("wrong", [-1, 1 << 63, True, None, "5", LastN(-1)], ids=repr)
+@within_an_hour
+async def test_a_position_that_is_none_is_refused_by_seek_and_changes_nothing(wrong):
+    world = World(t=2)
+    world.topics.write("t", 0, 4)
+    world.topics.write("t", 1, 4)
+    async with world.consumer() as consumer:
+        await consumer.poll(1)
+        for partition in (0, 1):
+            with pytest.raises((TypeError, ValueError), match="position="):
+                consumer.seek("t", partition, wrong)
+        assert len(await drain(consumer)) == 7
+        await consumer.commit()
+        assert [await consumer.committed("t", partition) for partition in (0, 1)] == [4, 4]
 
 
 @within_an_hour
