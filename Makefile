@@ -193,8 +193,8 @@ sim: $(STAMP)  ## simulate the Raft core, then whole clusters, on virtual time; 
 mutations: $(STAMP)  ## remove guards one by one: the simulation must notice; writes tests/sim/mutations/mutations.md
 	$(BIN)/python -m tests.sim.mutations
 
-judge: $(STAMP)  ## check three real nodes against the documents; SECONDS=600 SEED=1 PORTS=48000 EPISODE=7 to replay one
-	$(BIN)/python -m tests.judge --seconds $(or $(SECONDS),600) --ports $(or $(PORTS),48000) $(if $(SEED),--seed $(SEED)) $(if $(EPISODE),--episode $(EPISODE)) $(JUDGE_ARGS)
+judge: $(STAMP)  ## check three real nodes against the documents; SECONDS=600 SEED=1 PORTS=12000 EPISODE=7 to replay one
+	$(BIN)/python -m tests.judge --seconds $(or $(SECONDS),600) --ports $(or $(PORTS),12000) $(if $(SEED),--seed $(SEED)) $(if $(EPISODE),--episode $(EPISODE)) $(JUDGE_ARGS)
 
 crash-search: $(STAMP)  ## test every boundary of every change on disk, with every state that a power cut may leave
 	$(BIN)/python -m tests.crash $(if $(SCENARIOS),$(addprefix --scenario ,$(SCENARIOS)))

@@ -95,7 +95,7 @@ class Cluster:
         for number in self.nodes:
             self.launch(number)
         if not self.wait_ready(120):
-            raise RuntimeError(f"the nodes do not start: see {self.folder}/node*.log")
+            raise RuntimeError(f"the nodes do not start: {self.all_last_words()}")
 
     def _make_network(self) -> bool:
         """Create a bridge and a namespace for each node; return False if this process may not."""
@@ -237,7 +237,12 @@ class Cluster:
         process = self.nodes[number].process
         lines = (self.folder / f"node{number}.log").read_text(errors="replace").splitlines()
         code = None if process is None else process.returncode
-        return f"its process ended with {code}: {' / '.join(lines[-12:])}"
+        how = "its process runs" if code is None else f"its process ended with {code}"
+        return f"{how}: {' / '.join(lines[-12:])}"
+
+    def all_last_words(self) -> str:
+        """Return the last words of all nodes."""
+        return "; ".join(f"node {number}: {self.last_words(number)}" for number in self.nodes)
 
     def signal(self, number: int, what: signal.Signals) -> None:
         """Send a signal to a node's process."""

@@ -1,6 +1,7 @@
 """Static members: once another process has an instance id, each call of the former one tells it to stop, and changes
 nothing."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -118,6 +119,56 @@ def test_another_coordinator_knows_it_too(
         await cluster.close()
 
     run()
+
+
+@virtual
+async def test_the_former_process_is_fenced_if_the_new_one_repeats_its_join_before_the_response() -> (
+    None
+):
+    """A repeated join that the coordinator got before the first one was written knew nothing of the former process."""
+    cluster = await started()
+    old = Member(cluster, "old")
+    await old.beat(instance_id="i1")
+    joins = [Member(cluster, "new") for _ in range(3)]
+    await asyncio.gather(
+        joins[0].beat(instance_id="i1"), joins[1].beat(instance_id="i1"), joins[2].beat()
+    )
+    with pytest.raises(MemberFencedError):
+        await CALLS["transaction"](cluster, 1, old)
+    assert [m.instance_id for m in cluster.image.groups["g"].members] == ["i1"]
+    await cluster.close()
+
+
+@virtual
+async def test_the_settings_of_a_former_process_do_not_bring_it_back() -> None:
+    """Its heartbeat arrived while the join of its successor was being written."""
+    cluster = await started()
+    await cluster.create("u", ALL)
+    old, new = Member(cluster, "old"), Member(cluster, "new")
+    await old.beat(instance_id="i1")
+    _, late = await asyncio.gather(
+        new.beat(instance_id="i1"),
+        heartbeat(topics=["u"])(cluster, 1, old),
+        return_exceptions=True,
+    )
+    assert isinstance(late, MemberFencedError)
+    assert [m.member_id for m in cluster.image.groups["g"].members] == ["new"]
+    await cluster.close()
+
+
+@virtual
+async def test_heartbeats_that_are_written_together_change_what_each_of_them_names() -> None:
+    cluster = await started()
+    await cluster.create("u", ALL)
+    one = Member(cluster, "m1")
+    await one.beat()
+    await asyncio.gather(
+        heartbeat(topics=["u"])(cluster, 1, one),
+        heartbeat(session_timeout_ms=30_000)(cluster, 1, one),
+    )
+    (member,) = cluster.image.groups["g"].members
+    assert (member.topics, member.session_ms) == (("u",), 30_000)
+    await cluster.close()
 
 
 @virtual
