@@ -182,9 +182,10 @@ class CoordinatedGroup:
         if heartbeat.member_epoch == heartbeat_rules.AWAY:
             return await self._leave_for_now(heartbeat)
         await self._removed(heartbeat.member_id)
-        changes = self._changes(heartbeat)
-        self.sessions.heard(heartbeat.member_id, self._node.clock.now_ms())
         with self._heartbeats.presence(heartbeat.member_id) as number:
+            await self._writer.settled(heartbeat.member_id, heartbeat.instance_id)
+            changes = self._changes(heartbeat)
+            self.sessions.heard(heartbeat.member_id, self._node.clock.now_ms())
             await self._take_in(heartbeat.member_id, changes)
             return await self._answer(heartbeat, number)
 
@@ -195,6 +196,7 @@ class CoordinatedGroup:
             InvalidConsumerError: the member is a REST consumer.
             MemberFencedError: another process has taken over its instance id.
         """
+        await self._writer.settled(heartbeat.member_id)
         known = self._member(heartbeat.member_id)
         if known is not None:
             heartbeat_rules.check_kind(self.group_id, known)
@@ -213,6 +215,7 @@ class CoordinatedGroup:
             InvalidConsumerError, MemberFencedError, MemberNotFoundError, NotCoordinatorError: as for any heartbeat.
         """
         await self._removed(heartbeat.member_id)
+        await self._writer.settled(heartbeat.member_id)
         known = self._member(heartbeat.member_id)
         if known is None:
             raise self._absent(heartbeat)
@@ -304,7 +307,8 @@ class CoordinatedGroup:
         if changes or (known is not None and self._has_free(known)):
             await self._writer.change(*changes)
             self.look()
-            self.sessions.heard(member_id, self._node.clock.now_ms())
+            if not self.sessions.is_away(member_id, self._node.clock.now_ms()):
+                self.sessions.heard(member_id, self._node.clock.now_ms())
 
     async def _answer(self, heartbeat: Heartbeat, number: int) -> HeartbeatAnswer:
         """Wait for news as long as the member may wait, then return its assignment at that time."""
@@ -428,6 +432,7 @@ class CoordinatedGroup:
 
     async def settle(self, instance: str) -> None:
         """Make the consumer's membership match its subscription; see ``rest_members``."""
+        await self._writer.settled(instance)
         change = self._writer.rest.missing(instance)
         if change is not None:
             await self._writer.change(change)

@@ -91,6 +91,8 @@ class GroupWriter:
         self._present = present
         self._on_written = on_written
         self._pending: list[_Pending] = []
+        self._taken: Sequence[_Pending] = ()
+        """Those that are being written."""
         self._succeeded: dict[str, None] = {}
         """Members whose instance id another process has taken over; used below the feature level at which the image has
         them."""
@@ -112,11 +114,14 @@ class GroupWriter:
         return bool(self._pending) or self.is_working
 
     def joining(self) -> Iterator[str]:
-        """Yield the ids of members whose joins wait, of new members and of known ones with new settings."""
-        for pending in self._pending:
-            for change in pending.changes:
-                if isinstance(change, Join):
-                    yield change.member.member_id
+        """Yield the ids of members whose joins are not written yet: of new members, and of known ones that change."""
+        for change in self._unwritten():
+            if isinstance(change, Join):
+                yield change.member.member_id
+
+    def _unwritten(self) -> Iterator[MemberChange]:
+        for pending in (*self._taken, *self._pending):
+            yield from pending.changes
 
     def was_succeeded(self, member_id: str) -> bool:
         """Return whether another process has taken over the member's instance id."""
@@ -142,6 +147,17 @@ class GroupWriter:
         if self.is_closed:
             raise moved(self._group_id)
         await self._enqueue(changes)
+
+    async def settled(self, member_id: str, instance_id: str | None = None) -> None:
+        """Return once no join or leave of this member, and no join under this instance id, waits or is being written.
+
+        Changes are made from the image. One that was made before an earlier one is in the image would not fit.
+
+        Raises:
+            MilenaError: as ``change``.
+        """
+        while any(_concerns(change, member_id, instance_id) for change in self._unwritten()):
+            await self.change()
 
     def submit(self, changes: Sequence[MemberChange]) -> asyncio.Future[None]:
         """Queue changes without a waiting caller; if they fail, their reason remains, and they are submitted again."""
@@ -174,14 +190,14 @@ class GroupWriter:
             while (self._pending or self.is_dirty) and not self.is_closed:
                 self.is_dirty = False
                 self.rest.settle()
-                taken, self._pending = self._pending, []
-                if not await self._take_in(taken):
+                self._taken, self._pending = self._pending, []
+                if not await self._take_in(self._taken):
                     # Retry after any error, but only with the next tick.
                     self.is_dirty = True
                     return
                 self.rest.ask(self._node.metadata.image.groups.get(self._group_id))
         finally:
-            self.is_working = False
+            self.is_working, self._taken = False, ()
 
     async def _take_in(self, taken: Sequence[_Pending]) -> bool:
         """Write the changes and answer their callers; return False if the work must be retried."""
@@ -307,6 +323,17 @@ class GroupWriter:
                 self._succeeded[member_id] = None
         while len(self._succeeded) > SUCCESSIONS_KEPT_MAX:
             del self._succeeded[next(iter(self._succeeded))]
+
+
+def _concerns(change: MemberChange, member_id: str, instance_id: str | None) -> bool:
+    match change:
+        case Join(member=member):
+            is_heir = instance_id is not None and member.instance_id == instance_id
+            return is_heir or member.member_id == member_id
+        case Leave():
+            return change.member_id == member_id
+        case Release():
+            return False
 
 
 def _remembers(image: Image) -> bool:

@@ -103,7 +103,7 @@ def wanted_by(heartbeat: Heartbeat, known: GroupMember | None) -> Join | None:
         return None
     group_rules.check_group_id(heartbeat.group_id)
     check_subscription(wanted, may_be_empty=isinstance(heartbeat, KafkaHeartbeat))
-    return Join(member=wanted, before=known)
+    return Join(member=wanted, is_known=known is not None)
 
 
 def check_room(group_id: str, member_count: int) -> None:

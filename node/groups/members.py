@@ -107,4 +107,4 @@ def membership_change(image: Image, group_id: str, instance: str) -> MemberChang
     if wanted == known:
         return None
     check_subscription(wanted)
-    return Join(member=wanted, before=known)
+    return Join(member=wanted, is_known=known is not None)

@@ -34,12 +34,12 @@ from raft_meta.machine.topics import partition_sets
 class Join:
     """A member that joins, or that has new settings. The epoch and partitions of ``member`` are ignored.
 
-    ``before``: the member when the change was made; None: there was none. Other changes of the same member may be
-    written before this one.
+    ``is_known``: whether the change was made from a member that existed. If that is gone when the change is written,
+    there is nothing to change.
     """
 
     member: GroupMember
-    before: GroupMember | None = None
+    is_known: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,7 +169,7 @@ def _take(members: dict[str, GroupMember], change: MemberChange, *, remembers: b
 
 def _join(members: dict[str, GroupMember], change: Join, *, remembers: bool) -> None:
     member, known = change.member, members.get(change.member.member_id)
-    if known is None and change.before is not None:
+    if known is None and change.is_known:
         # It has left meanwhile, or another process has taken over its instance id.
         return
     former = _of_instance(members.values(), member)
@@ -179,35 +179,15 @@ def _join(members: dict[str, GroupMember], change: Join, *, remembers: bool) -> 
             ids = (*former.predecessors, former.member_id)
             member = replace(member, predecessors=group_rules.predecessors(ids))
     if known is not None:
-        settings = {name: getattr(member, name) for name in _SETTINGS}
-        if change.before is not None:
-            settings = {
-                name: value
-                for name, value in settings.items()
-                if value != getattr(change.before, name)
-            }
-        # A repeated join may leave the instance id out.
-        settings["instance_id"] = member.instance_id or known.instance_id
-        predecessors = known.predecessors if former is None else member.predecessors
-        members[member.member_id] = replace(known, **settings, predecessors=predecessors)
+        members[member.member_id] = replace(
+            member, member_epoch=known.member_epoch, held=known.held, target=known.target
+        )
         return
     # The former process is fenced from now on and cannot give anything back. So the new one takes over only what the
     # former one worked on.
     held = () if former is None else effective(former)
     target = () if former is None else former.target
     members[member.member_id] = replace(member, member_epoch=NO_EPOCH, held=held, target=target)
-
-
-_SETTINGS = (
-    "assignor",
-    "client_id",
-    "host",
-    "pattern",
-    "rebalance_ms",
-    "session_ms",
-    "topics",
-)
-"""What a heartbeat may change in a member that exists."""
 
 
 def _of_instance(members: Iterable[GroupMember], newer: GroupMember) -> GroupMember | None:

@@ -4,9 +4,10 @@ import asyncio
 
 import pytest
 
-from http_api.ports.groups import each_partition
+from http_api.ports.groups import HeartbeatAnswer, KafkaHeartbeat, each_partition
 from milena.model.errors import (
     FateUnknownError,
+    InstanceHeldError,
     InvalidConsumerError,
     MemberFencedError,
     MemberNotFoundError,
@@ -38,6 +39,88 @@ async def test_a_heartbeat_that_changes_nothing_writes_nothing() -> None:
     for node in ALL:
         await member.beat(node=node)
     assert cluster.image.index == index
+    await cluster.close()
+
+
+@virtual
+async def test_a_member_that_leaves_while_its_join_is_being_written_is_gone() -> None:
+    cluster = await started()
+    one, node = Member(cluster, "m1"), coordinator(cluster).node_id
+    await asyncio.gather(one.beat(node=node), one.leave(node=node))
+    assert cluster.image.groups["g"].members == ()
+    await cluster.close()
+
+
+@virtual
+async def test_a_member_that_joins_while_it_is_being_removed_is_a_new_one() -> None:
+    """It must not get its former partitions: they are free once its removal is written."""
+    cluster = await started()
+    one, node = Member(cluster, "m1"), coordinator(cluster).node_id
+    await one.beat()
+    again = Member(cluster, "m1")
+    await asyncio.gather(one.leave(node=node), again.beat(node=node))
+    assert again.epoch > one.epoch
+    await again.beat()
+    await cluster.close()
+
+
+@virtual
+async def test_settings_that_are_changed_back_before_the_change_is_written_are_the_former_ones() -> (
+    None
+):
+    cluster = await started()
+    one, node = Member(cluster, "m1"), coordinator(cluster).node_id
+    await one.beat()
+    await asyncio.gather(
+        one.beat(node=node, session_timeout_ms=30_000),
+        one.beat(node=node, session_timeout_ms=45_000),
+    )
+    assert [member.session_ms for member in cluster.image.groups["g"].members] == [45_000]
+    await cluster.close()
+
+
+@virtual
+async def test_a_static_member_of_kafka_is_away_even_if_an_earlier_heartbeat_is_written_later() -> (
+    None
+):
+    cluster = await started()
+    await cluster.create("u", ALL)
+
+    async def beat(name: str, epoch: int, *topics: str) -> HeartbeatAnswer:
+        heartbeat = KafkaHeartbeat(
+            group_id="g",
+            member_id=name,
+            member_epoch=epoch,
+            instance_id="i1",
+            topics=topics or None,
+            owned=None if epoch else (),
+        )
+        return await coordinator(cluster).groups.server_members.heartbeat(heartbeat)
+
+    joined = await beat("old", 0, "t")
+    await asyncio.gather(beat("old", joined.member_epoch, "u"), beat("old", -2))
+    assert (await beat("new", 0, "t")).assignment == joined.assignment
+    await cluster.close()
+
+
+@virtual
+async def test_of_two_processes_of_kafka_that_join_under_one_instance_id_the_first_stays() -> None:
+    cluster = await started()
+
+    async def join(name: str) -> HeartbeatAnswer:
+        heartbeat = KafkaHeartbeat(
+            group_id="g",
+            member_id=name,
+            member_epoch=0,
+            instance_id="i1",
+            topics=("t",),
+            owned=(),
+        )
+        return await coordinator(cluster).groups.server_members.heartbeat(heartbeat)
+
+    first, second = await asyncio.gather(join("one"), join("two"), return_exceptions=True)
+    assert isinstance(first, HeartbeatAnswer)
+    assert isinstance(second, InstanceHeldError)
     await cluster.close()
 
 

@@ -157,6 +157,21 @@ async def test_the_settings_of_a_former_process_do_not_bring_it_back() -> None:
 
 
 @virtual
+async def test_a_repeated_join_of_a_former_process_does_not_bring_it_back() -> None:
+    """The repeat arrived while its first join, and the join of its successor, were being written."""
+    cluster = await started()
+    await cluster.until(lambda: cluster.image.feature_level >= group_rules.PREDECESSORS_LEVEL)
+    old, new, repeated = Member(cluster, "old"), Member(cluster, "new"), Member(cluster, "old")
+    _, _, late = await asyncio.gather(
+        *(member.beat(instance_id="i1") for member in (old, new, repeated)), return_exceptions=True
+    )
+    assert isinstance(late, MemberFencedError)
+    (member,) = cluster.image.groups["g"].members
+    assert (member.member_id, member.predecessors) == ("new", ("old",))
+    await cluster.close()
+
+
+@virtual
 async def test_heartbeats_that_are_written_together_change_what_each_of_them_names() -> None:
     cluster = await started()
     await cluster.create("u", ALL)
