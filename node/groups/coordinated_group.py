@@ -183,8 +183,8 @@ class CoordinatedGroup:
             return await self._leave_for_now(heartbeat)
         await self._removed(heartbeat.member_id)
         with self._heartbeats.presence(heartbeat.member_id) as number:
-            await self._writer.settled(heartbeat.member_id, heartbeat.instance_id)
-            changes = self._changes(heartbeat)
+            async with self._writer.turn(heartbeat.member_id, heartbeat.instance_id):
+                changes = self._changes(heartbeat)
             self.sessions.heard(heartbeat.member_id, self._node.clock.now_ms())
             await self._take_in(heartbeat.member_id, changes)
             return await self._answer(heartbeat, number)
@@ -196,8 +196,8 @@ class CoordinatedGroup:
             InvalidConsumerError: the member is a REST consumer.
             MemberFencedError: another process has taken over its instance id.
         """
-        await self._writer.settled(heartbeat.member_id)
-        known = self._member(heartbeat.member_id)
+        async with self._writer.turn(heartbeat.member_id):
+            known = self._member(heartbeat.member_id)
         if known is not None:
             heartbeat_rules.check_kind(self.group_id, known)
             await self._writer.change(Leave(member_id=heartbeat.member_id))
@@ -215,8 +215,8 @@ class CoordinatedGroup:
             InvalidConsumerError, MemberFencedError, MemberNotFoundError, NotCoordinatorError: as for any heartbeat.
         """
         await self._removed(heartbeat.member_id)
-        await self._writer.settled(heartbeat.member_id)
-        known = self._member(heartbeat.member_id)
+        async with self._writer.turn(heartbeat.member_id):
+            known = self._member(heartbeat.member_id)
         if known is None:
             raise self._absent(heartbeat)
         heartbeat_rules.check_kind(self.group_id, known)
@@ -432,8 +432,8 @@ class CoordinatedGroup:
 
     async def settle(self, instance: str) -> None:
         """Make the consumer's membership match its subscription; see ``rest_members``."""
-        await self._writer.settled(instance)
-        change = self._writer.rest.missing(instance)
+        async with self._writer.turn(instance):
+            change = self._writer.rest.missing(instance)
         if change is not None:
             await self._writer.change(change)
 

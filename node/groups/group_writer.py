@@ -10,8 +10,10 @@ last computation. Large groups are computed on a worker thread. Work that fails 
 import asyncio
 import functools
 import logging
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from weakref import WeakValueDictionary
 
 from milena.model.contained import EntryPoint
 from milena.model.errors import (
@@ -93,6 +95,8 @@ class GroupWriter:
         self._pending: list[_Pending] = []
         self._taken: Sequence[_Pending] = ()
         """Those that are being written."""
+        self._turns = WeakValueDictionary[str, asyncio.Lock]()
+        """Member → held by the request whose change is made next. Requests keep these locks alive."""
         self._succeeded: dict[str, None] = {}
         """Members whose instance id another process has taken over; used below the feature level at which the image has
         them."""
@@ -148,16 +152,20 @@ class GroupWriter:
             raise moved(self._group_id)
         await self._enqueue(changes)
 
-    async def settled(self, member_id: str, instance_id: str | None = None) -> None:
-        """Return once no join or leave of this member, and no join under this instance id, waits or is being written.
+    @asynccontextmanager
+    async def turn(self, member_id: str, instance_id: str | None = None) -> AsyncIterator[None]:
+        """Wait until no join or leave of this member, and no join under this instance id, waits or is being written.
 
-        Changes are made from the image. One that was made before an earlier one is in the image would not fit.
+        In the block, a change of the member is made from the image, and it is queued without another wait. If it were
+        made before an earlier one is in the image, it would not fit. A member's requests have their turns in order.
 
         Raises:
             MilenaError: as ``change``.
         """
-        while any(_concerns(change, member_id, instance_id) for change in self._unwritten()):
-            await self.change()
+        async with self._turns.setdefault(member_id, asyncio.Lock()):
+            while any(_concerns(change, member_id, instance_id) for change in self._unwritten()):
+                await self.change()
+            yield
 
     def submit(self, changes: Sequence[MemberChange]) -> asyncio.Future[None]:
         """Queue changes without a waiting caller; if they fail, their reason remains, and they are submitted again."""

@@ -172,6 +172,9 @@ def _join(members: dict[str, GroupMember], change: Join, *, remembers: bool) -> 
     if known is None and change.is_known:
         # It has left meanwhile, or another process has taken over its instance id.
         return
+    if known is not None and known.is_rest != member.is_rest:
+        # A member of the other kind has joined under this id meanwhile.
+        return
     former = _of_instance(members.values(), member)
     if former is not None:
         del members[former.member_id]

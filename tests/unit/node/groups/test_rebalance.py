@@ -249,6 +249,13 @@ def test_a_member_that_leaves_and_joins_in_one_breath_is_a_new_one() -> None:
     assert group.works_on("m1") == {0, 1}
 
 
+def test_a_member_stays_of_its_kind() -> None:
+    """A new coordinator may let a REST consumer join together with another client under this id."""
+    group = Played(a=2)
+    group.take(Join(member=member("m1")), Join(member=member("m1", is_rest=True)))
+    assert not group["m1"].is_rest
+
+
 class Process:
     """What one member believes: it works on what its last answer named, and gives back late."""
 
