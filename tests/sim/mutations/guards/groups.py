@@ -28,6 +28,22 @@ GROUPS: tuple[Mutation, ...] = (
         by="tests/unit/node/groups/test_rebalance.py",
     ),
     Mutation(
+        name="predecessors-of-a-repeated-join",
+        guard="a join that is repeated before it is written keeps the ids of former processes",
+        module="node.groups.rebalance",
+        old="predecessors = known.predecessors if former is None else member.predecessors",
+        new="predecessors = member.predecessors",
+        by="tests/unit/node/groups/test_static_members.py",
+    ),
+    Mutation(
+        name="settings-bring-none-back",
+        guard="new settings of a member that is gone by now do not make it a member again",
+        module="node.groups.rebalance",
+        old="if known is None and change.before is not None:",
+        new="if False:",
+        by="tests/unit/node/groups/test_static_members.py",
+    ),
+    Mutation(
         name="given-back-by-word",
         guard="what a member does not say that it has let go stays its own",
         module="node.groups.member_sessions",
