@@ -207,7 +207,7 @@ _SETTINGS = (
     "session_ms",
     "topics",
 )
-"""What a heartbeat may change in a member that exists."""
+"""The settings that a heartbeat may change in a member that exists."""
 
 
 def _of_instance(members: Iterable[GroupMember], newer: GroupMember) -> GroupMember | None:
