@@ -58,7 +58,7 @@ ACCESS: tuple[Mutation, ...] = (
         name="lane-without-a-name",
         guard="what a request of the quick lane changes is told of with its caller's name",
         module="http_api.quick.lane",
-        old="asked = on_behalf.principal.set(head.caller.known_principal)",
+        old="asked = on_behalf.principal.set(head.principal)",
         new='asked = on_behalf.principal.set("")',
         by="tests/unit/http_api/quick/test_lane_transactions.py",
     ),

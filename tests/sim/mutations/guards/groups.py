@@ -28,6 +28,22 @@ GROUPS: tuple[Mutation, ...] = (
         by="tests/unit/node/groups/test_rebalance.py",
     ),
     Mutation(
+        name="earlier-changes-first",
+        guard="a member's next change is made when its earlier ones are in the image",
+        module="node.groups.group_writer",
+        old="while any(_concerns(change, member_id, instance_id) for change in self._unwritten()):",
+        new="while False:",
+        by="tests/unit/node/groups/test_static_members.py",
+    ),
+    Mutation(
+        name="settings-bring-none-back",
+        guard="new settings of a member that is gone by now do not make it a member again",
+        module="node.groups.rebalance",
+        old="if known is None and change.is_known:",
+        new="if False:",
+        by="tests/unit/node/groups/test_static_members.py",
+    ),
+    Mutation(
         name="given-back-by-word",
         guard="what a member does not say that it has let go stays its own",
         module="node.groups.member_sessions",
