@@ -94,7 +94,7 @@ class GroupWriter:
         self._on_written = on_written
         self._pending: list[_Pending] = []
         self._taken: Sequence[_Pending] = ()
-        """Those that are being written."""
+        """The changes that are being written."""
         self._turns = WeakValueDictionary[str, asyncio.Lock]()
         """Member → held by the request whose change is made next. Requests keep these locks alive."""
         self._succeeded: dict[str, None] = {}
