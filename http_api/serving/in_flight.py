@@ -223,7 +223,7 @@ class InFlight:
         held.requests += 1
         held.body_bytes += byte_count
         self.request_count += 1
-        self._bytes.held += byte_count
+        self._bytes.add(byte_count)
 
     def leave(self, caller: str, byte_count: int = 0) -> None:
         """Stop counting a request and its bytes."""
@@ -233,8 +233,7 @@ class InFlight:
         if byte_count:
             held.body_bytes -= byte_count
             self._bytes.remove(byte_count)
-        if not held.requests and not held.body_bytes:
-            del self._held[caller]
+        self._forget_idle(caller, held)
 
     def readmit(self, caller: str) -> None:
         """Count a request again after its body has arrived.
