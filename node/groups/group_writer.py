@@ -61,6 +61,10 @@ class GroupContext:
     """Schedules the group's next check for expired members, at this time."""
 
 
+_Name = tuple[str, str]
+"""``("member", its id)`` or ``("instance", an instance id)``."""
+
+
 @dataclass(slots=True)
 class _Pending:
     """The changes of one caller, which go into the same state."""
@@ -95,6 +99,10 @@ class GroupWriter:
         self._pending: list[_Pending] = []
         self._taken: Sequence[_Pending] = ()
         """The changes that are being written."""
+        self._pending_names: set[_Name] = set()
+        self._taken_names: set[_Name] = set()
+        """The members and instance ids in the joins and leaves of these two. A thousand members may join at once, so a
+        request must not look at every change."""
         self._turns = WeakValueDictionary[str, asyncio.Lock]()
         """Member → held by the request whose change is made next. Requests keep these locks alive."""
         self._succeeded: dict[str, None] = {}
@@ -119,13 +127,10 @@ class GroupWriter:
 
     def joining(self) -> Iterator[str]:
         """Yield the ids of members whose joins are not written yet: of new members, and of known ones that change."""
-        for change in self._unwritten():
-            if isinstance(change, Join):
-                yield change.member.member_id
-
-    def _unwritten(self) -> Iterator[MemberChange]:
         for pending in (*self._taken, *self._pending):
-            yield from pending.changes
+            for change in pending.changes:
+                if isinstance(change, Join):
+                    yield change.member.member_id
 
     def was_succeeded(self, member_id: str) -> bool:
         """Return whether another process has taken over the member's instance id."""
@@ -162,8 +167,13 @@ class GroupWriter:
         Raises:
             MilenaError: as ``change``.
         """
+        names: set[_Name] = {("member", member_id)}
+        if instance_id is not None:
+            names.add(("instance", instance_id))
         async with self._turns.setdefault(member_id, asyncio.Lock()):
-            while any(_concerns(change, member_id, instance_id) for change in self._unwritten()):
+            while not (
+                names.isdisjoint(self._taken_names) and names.isdisjoint(self._pending_names)
+            ):
                 await self.change()
             yield
 
@@ -176,6 +186,7 @@ class GroupWriter:
     def _enqueue(self, changes: Sequence[MemberChange]) -> asyncio.Future[None]:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._pending.append(_Pending(changes, done))
+        self._pending_names.update(name for change in changes for name in _names(change))
         self.kick()
         return done
 
@@ -199,13 +210,14 @@ class GroupWriter:
                 self.is_dirty = False
                 self.rest.settle()
                 self._taken, self._pending = self._pending, []
+                self._taken_names, self._pending_names = self._pending_names, set()
                 if not await self._take_in(self._taken):
                     # Retry after any error, but only with the next tick.
                     self.is_dirty = True
                     return
                 self.rest.ask(self._node.metadata.image.groups.get(self._group_id))
         finally:
-            self.is_working, self._taken = False, ()
+            self.is_working, self._taken, self._taken_names = False, (), set()
 
     async def _take_in(self, taken: Sequence[_Pending]) -> bool:
         """Write the changes and answer their callers; return False if the work must be retried."""
@@ -333,15 +345,17 @@ class GroupWriter:
             del self._succeeded[next(iter(self._succeeded))]
 
 
-def _concerns(change: MemberChange, member_id: str, instance_id: str | None) -> bool:
+def _names(change: MemberChange) -> Iterator[_Name]:
+    """Yield the member that joins or leaves, and the instance id that it joins under."""
     match change:
         case Join(member=member):
-            is_heir = instance_id is not None and member.instance_id == instance_id
-            return is_heir or member.member_id == member_id
-        case Leave():
-            return change.member_id == member_id
+            yield "member", member.member_id
+            if member.instance_id is not None:
+                yield "instance", member.instance_id
+        case Leave(member_id=member_id):
+            yield "member", member_id
         case Release():
-            return False
+            return
 
 
 def _remembers(image: Image) -> bool:
