@@ -25,6 +25,9 @@ WRITE_LEADER_WAIT_MS = 1_000
 
 This is enough for a planned change of leader and for most failovers. It is short enough to count as "at once".
 """
+TAKEOVER_WAIT_MS = 5_000
+"""How long a write or a deletion waits at the leader until its replica is open and has taken over. The quorum has
+chosen this node, so only its disk can still need time, for example while it creates a topic's first files."""
 COORDINATOR_WAIT_MS = 5_000
 """How long a call waits for a coordinator of its group. A dead broker is fenced within about two seconds. Its successor
 coordinates the group as soon as it has applied the command that fenced the broker."""

@@ -14,7 +14,12 @@ from milena.model.errors import (
     NotReadyError,
     OffsetOutOfRangeError,
 )
-from node.config.budgets import RETRY_MS, WRITE_ANSWER_MARGIN_MS, WRITE_LEADER_WAIT_MS
+from node.config.budgets import (
+    RETRY_MS,
+    TAKEOVER_WAIT_MS,
+    WRITE_ANSWER_MARGIN_MS,
+    WRITE_LEADER_WAIT_MS,
+)
 from node.context import NodeContext
 from node.metadata.lookup import GetTopic, check_partition
 from node.peers.messages import ask, peer_handler
@@ -111,7 +116,7 @@ class DeletionService:
             request.topic_id,
             request.partition,
             request.leader_epoch,
-            timeout_ms=min(request.timeout_ms, WRITE_LEADER_WAIT_MS),
+            timeout_ms=min(request.timeout_ms, TAKEOVER_WAIT_MS),
         )
         if runner is None:
             raise NotLeaderError(

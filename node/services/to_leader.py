@@ -34,7 +34,7 @@ from milena.model.errors import (
 from milena.model.pending import Pending, in_a_task, mapped
 from milena.model.requests import Acks, BatchReceipt
 from milena.model.types import TimestampType
-from node.config.budgets import WRITE_ANSWER_MARGIN_MS, WRITE_LEADER_WAIT_MS
+from node.config.budgets import TAKEOVER_WAIT_MS, WRITE_ANSWER_MARGIN_MS, WRITE_LEADER_WAIT_MS
 from node.context import NodeContext
 from node.metadata.leaderships import LeaderReplacedError, Leaderships
 from node.peers.codec import Fields
@@ -359,9 +359,9 @@ class ToLeader:
     async def _append_here(self, write: Write, leader_epoch: int) -> BatchReceipt:
         header = write.header
         runner = self._replicas.find(*write.key)
-        # The image may name this node before the replica has taken over; wait a moment for it.
+        # The image may name this node before the replica has taken over; wait for it.
         if runner is None or runner.leader_epoch < leader_epoch:
-            patience_ms = min(self._left_ms(write), WRITE_LEADER_WAIT_MS)
+            patience_ms = min(self._left_ms(write), TAKEOVER_WAIT_MS)
             runner = await self._replicas.leading(*write.key, leader_epoch, timeout_ms=patience_ms)
         if runner is None or runner.leader_epoch != leader_epoch:
             raise NotLeaderError(

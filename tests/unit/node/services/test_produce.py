@@ -5,6 +5,7 @@ import itertools
 import random
 import re
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -37,7 +38,7 @@ from milena.model.requests import (
 from node.config.budgets import WRITE_LEADER_WAIT_MS
 from node.services import produce as produce_module
 from node.services.messages import PRODUCE
-from raft_meta.machine.commands import AllocateProducer, ElectLeaders, LeaderChange
+from raft_meta.machine.commands import AllocateProducer, CreateTopic, ElectLeaders, LeaderChange
 from tests.support.clusters.nodes import Cluster, cluster_of, outcome
 from tests.support.clusters.overtaken import deaf, quorum_of
 from tests.support.clusters.runners import batch
@@ -580,6 +581,31 @@ class TestForwarding:
             result = await outcome(cluster.nodes[1].write("t", "a", timeout_ms=60_000))
             assert isinstance(result, NoLeaderError)
             assert cluster.any.clock.now_ms() - began <= WRITE_LEADER_WAIT_MS + 10
+
+    @virtual
+    @pytest.mark.parametrize("asked", [1, 2])
+    async def test_a_leader_whose_disk_is_slow_to_create_the_files_is_waited_for(
+        self, asked: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        async with cluster_of() as cluster:
+            replicas = cluster.nodes[2].replicas
+            make = replicas._make
+
+            async def make_slowly(*given: Any) -> Any:
+                await after(2_500)
+                return await make(*given)
+
+            monkeypatch.setattr(replicas, "_make", make_slowly)
+            await cluster.any.metadata.propose(
+                CreateTopic(
+                    topic_id=cluster.new_topic_id(), name="t", configs=(), placement=((2, 1, 3),)
+                ),
+                timeout_ms=2_000,
+            )
+            wish = asyncio.ensure_future(cluster.nodes[asked].write("t", "a", timeout_ms=30_000))
+            await after(2_000)
+            assert not wish.done()
+            assert [receipt.offset for receipt in await wish] == [0]
 
     @virtual
     async def test_a_leader_without_a_lease_refuses_at_once(self) -> None:
