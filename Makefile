@@ -110,7 +110,7 @@ test-moves: $(STAMP)  ## move replicas of a busy topic between five real nodes, 
 
 test-console: $(STAMP)  ## the console in a real browser, on real nodes; needs chromium
 	$(PREREQUISITES) $@
-	$(BIN)/python -m pytest tests/console
+	$(BIN)/python -m pytest -n 2 --dist loadfile tests/console
 
 test-monitoring: $(STAMP)  ## metrics, rules and dashboards on real nodes, scraped by a real Prometheus; needs prometheus
 	$(PREREQUISITES) $@
