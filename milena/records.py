@@ -89,6 +89,11 @@ Position = int | StartAt | TimestampMs | LastN
 """The place in a partition where reading begins; an integer is an offset."""
 
 
+def is_whole(number: object) -> bool:
+    """Return whether a value is a whole number; True and False are none."""
+    return isinstance(number, int) and not isinstance(number, bool)
+
+
 def check_range(name: str, value: object, least: float, most: float) -> None:
     """Refuse a value of an option that is no number in its range.
 
@@ -119,7 +124,7 @@ def check_position(start: object, name: str = "start") -> None:
     number = start if isinstance(start, int | StartAt) else start.value
     if isinstance(number, StartAt):
         return
-    if isinstance(number, bool) or not isinstance(number, int):
+    if not is_whole(number):
         raise TypeError(f"{name}={start!r} is not a position: it takes a whole number")
     if number < 0 and not isinstance(start, TimestampMs):
         raise ValueError(f"{name}={start!r} must be 0 or above; LastN counts from the end")

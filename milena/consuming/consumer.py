@@ -35,7 +35,14 @@ from milena.consuming.options import ConsumerOptions, Subscription
 from milena.consuming.polled import PolledRecords
 from milena.errors import ClientClosedError
 from milena.hints import Hinting
-from milena.records import ConsumedRecord, Position, StartAt, TopicPartition, check_position
+from milena.records import (
+    ConsumedRecord,
+    Position,
+    StartAt,
+    TopicPartition,
+    check_position,
+    is_whole,
+)
 
 CLOSE_PATIENCE_MS = 5_000
 """Time limit of the last commit, in ms. Records that are not committed by then are read again by another member."""
@@ -224,11 +231,11 @@ class Consumer(Hinting, hints="Consumer"):
             timeout_s: how long to wait, in seconds; None: until there are records, or until ``stop``.
 
         Raises:
-            ValueError: the consumer has neither a subscription nor an assignment, or ``max_records`` is below 1.
+            ValueError: the consumer has neither a subscription nor an assignment, or ``max_records`` is not 1 or more.
         """
         most = self.options.max_poll_records if max_records is None else max_records
-        if most < 1:
-            raise ValueError(f"max_records={most} must be 1 or more")
+        if not is_whole(most) or most < 1:
+            raise ValueError(f"max_records={most!r} must be a whole number, 1 or more")
         runs = await self._next(most, timeout_s, is_iterated=False)
         if len(runs) == 1:
             return runs[0][1]

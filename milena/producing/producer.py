@@ -40,6 +40,7 @@ from milena.producing.placement import TopicPlacement, placed_rows
 from milena.producing.record_checks import (
     check_bounds,
     check_condition,
+    check_partition,
     check_timestamp,
     checked_headers,
     keyless,
@@ -331,8 +332,10 @@ class Producer(Hinting, hints="Producer"):
             check_bounds(timestamp_ms, placement.timestamps, wall_ms)
         if partition is None:
             partition = placement.partition_for(raw_key, raw_value)
-        elif partition >= placement.partition_count:
-            return Needs.TOPIC
+        else:
+            check_partition(partition)
+            if partition >= placement.partition_count:
+                return Needs.TOPIC
         if if_match is not None:
             check_condition(if_match, partition, self.options.acks)
         return self._take(
@@ -389,8 +392,10 @@ class Producer(Hinting, hints="Producer"):
             self._check_unknown(topic)
             return Needs.TOPIC
         self._check_fit(topic, records, placement)
-        if partition is not None and partition >= placement.partition_count:
-            return Needs.TOPIC
+        if partition is not None:
+            check_partition(partition)
+            if partition >= placement.partition_count:
+                return Needs.TOPIC
         rows = placed_rows(placement, records, partition)
         deliveries = self._take_many(placement, rows, records, on_delivery)
         if isinstance(deliveries, Deliveries) and on_delivery is not None and not deliveries:
@@ -403,6 +408,8 @@ class Producer(Hinting, hints="Producer"):
         Raises:
             TargetNotFoundError, BadRecordError, UnreachableError: see ``send``.
         """
+        if partition is not None:
+            check_partition(partition)
         await self._topics.learn(topic, at_least=0 if partition is None else partition + 1)
 
     def wait_for_room(self, times_freed: int, timeout_s: float) -> bool:

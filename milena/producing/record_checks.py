@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from milena.errors import BadRecordError, RecordTooLargeError
 from milena.model.batch.timestamps import TimestampBounds
 from milena.model.columns import HEADERS_PER_RECORD_MAX, Headers
-from milena.records import Acks
+from milena.records import Acks, is_whole
 
 
 def checked_headers(headers: Sequence[tuple[str, bytes | None]]) -> Headers:
@@ -14,6 +14,10 @@ def checked_headers(headers: Sequence[tuple[str, bytes | None]]) -> Headers:
     Raises:
         BadRecordError: too many headers, or not pairs of text and bytes (or None).
     """
+    if not isinstance(headers, Sequence):
+        raise BadRecordError(
+            f"headers={headers!r}: give pairs of a name and bytes, as [('trace', b'17')]"
+        )
     if len(headers) > HEADERS_PER_RECORD_MAX:
         raise BadRecordError(f"a record has at most {HEADERS_PER_RECORD_MAX} headers")
     checked: Headers = []
@@ -42,13 +46,23 @@ def _is_header(name: object, value: object) -> bool:
     return isinstance(name, str) and (value is None or isinstance(value, bytes))
 
 
+def check_partition(partition: int) -> None:
+    """Refuse a value that cannot be the number of a partition.
+
+    Raises:
+        BadRecordError: the value is no whole number. Whether the topic has the partition is checked later.
+    """
+    if not is_whole(partition):
+        raise BadRecordError(f"partition={partition!r} must be a whole number, or None")
+
+
 def check_timestamp(timestamp_ms: int) -> None:
     """Refuse a value that is no timestamp.
 
     Raises:
         BadRecordError: the value is no whole number, or before 1970.
     """
-    if not _is_whole(timestamp_ms):
+    if not is_whole(timestamp_ms):
         raise BadRecordError(
             f"timestamp_ms={timestamp_ms!r} must be a whole number of ms since 1970"
         )
@@ -67,17 +81,13 @@ def check_bounds(timestamp_ms: int, bounds: TimestampBounds, wall_ms: int) -> No
         raise BadRecordError(bounds.refusal(timestamp_ms, wall_ms).message)
 
 
-def _is_whole(number: object) -> bool:
-    return isinstance(number, int)
-
-
 def check_condition(if_match: int, partition: int | None, acks: Acks) -> None:
     """Refuse a condition that no node can check.
 
     Raises:
         BadRecordError: ``if_match`` is no offset, no partition is named, or ``acks=0`` gets no response.
     """
-    if not _is_whole(if_match) or if_match < 0:
+    if not is_whole(if_match) or if_match < 0:
         raise BadRecordError(f"if_match={if_match!r} is not an offset")
     if partition is None:
         raise BadRecordError("if_match is the end of one partition: give partition, or a key")

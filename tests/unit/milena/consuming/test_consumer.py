@@ -159,8 +159,9 @@ async def test_poll_gives_no_more_than_asked_and_takes_partitions_in_turn():
         assert len(await consumer.poll(1)) == 1
         polls = [await consumer.poll(3) for _ in range(6)]
         assert {r.partition for records in polls for r in records} == {0, 1}
-        with pytest.raises(ValueError, match="max_records=0"):
-            await consumer.poll(0)
+        for odd in (0, "5", 1.5):
+            with pytest.raises(ValueError, match=f"max_records={odd!r} must be a whole number"):
+                await consumer.poll(odd)
 
 
 @within_an_hour

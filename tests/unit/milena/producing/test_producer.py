@@ -561,8 +561,11 @@ async def test_a_record_larger_than_a_batch_travels_alone():
         ({"value": b"", "headers": [("h", "text")]}, "header 'h'"),
         ({"value": b"", "headers": [("\ud800", b"")]}, "not valid Unicode"),
         ({"value": b"", "headers": [("h", b"")] * 1025}, "at most 1024 headers"),
-        ({"value": b"", "headers": {"id": b""}}, "header 'id': give pairs of a name and bytes"),
+        ({"value": b"", "headers": {"id": b""}}, "give pairs of a name and bytes, as"),
         ({"value": b"", "headers": [("h", b"", b"")]}, "give pairs of a name and bytes"),
+        ({"value": b"", "headers": 5}, "headers=5: give pairs of a name and bytes"),
+        ({"value": b"", "partition": "0"}, "partition='0' must be a whole number"),
+        ({"value": b"", "partition": 0.0}, "partition=0.0 must be a whole number"),
         ({"value": b"", "timestamp_ms": -1}, "timestamp_ms=-1"),
         ({"value": b"", "timestamp_ms": 1.5}, "timestamp_ms=1.5 must be a whole number of ms"),
         ({"value": b"", "if_match": 1.5}, "if_match=1.5 is not an offset"),
@@ -584,6 +587,17 @@ async def test_a_topic_that_is_no_text_is_refused(topic):
     async with producing(ScriptedCluster()) as producer:
         with pytest.raises(BadRecordError, match="a topic's name is text"):
             await producer.send(topic, b"v")
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+async def test_many_records_for_a_partition_that_is_no_number_are_refused(is_known):
+    cluster = ScriptedCluster()
+    async with producing(cluster) as producer:
+        if is_known:
+            await producer.send("t", b"before")
+        with pytest.raises(BadRecordError, match="partition='0' must be a whole number"):
+            await producer.send_many("t", [b"v"], partition="0")
+    assert cluster.logs[0].values == [b"before"] * is_known
 
 
 async def test_a_producer_that_was_not_opened_says_how_that_is_done():
