@@ -12,7 +12,12 @@ from collections.abc import Sequence
 from typing import Self
 
 from milena.cluster.admin import AdminClient
-from milena.errors import BadRecordError, ProducerFencedError, TargetNotFoundError
+from milena.errors import (
+    BadRecordError,
+    ClientClosedError,
+    ProducerFencedError,
+    TargetNotFoundError,
+)
 from milena.producing.deliveries import Deliveries
 from milena.producing.transaction import TransactionalProducer
 from milena.records import TopicPartition
@@ -161,7 +166,9 @@ class NamedProducer:
     async def _make_sure(self) -> None:
         """Make sure that no other program has the name, and that ``position`` is the number stored in the cluster."""
         if not self._is_open:
-            raise ValueError("open the producer first: async with client.named_producer(...)")
+            raise ClientClosedError(
+                "the producer is not open: use it in a block, async with client.named_producer(...)"
+            )
         if self._fenced is not None:
             raise self._fenced
         if self._transactions.has_begun:

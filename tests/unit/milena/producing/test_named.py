@@ -6,6 +6,7 @@ import pytest
 
 from milena.errors import (
     BadRecordError,
+    ClientClosedError,
     ProducerFencedError,
     RecordTooLargeError,
     TransactionAbortedError,
@@ -181,7 +182,7 @@ async def test_opening_waits_for_a_cluster_and_gives_up_in_time():
 
 
 async def test_it_is_a_context_manager_before_it_writes():
-    with pytest.raises(ValueError, match="async with"):
+    with pytest.raises(ClientClosedError, match="async with"):
         await producer_of(TransactionalCluster()).write(0, [b"a"])
 
 
