@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tests.judge.client import Request, Response, SocketTransport
-from tests.judge.cluster import Cluster
+from tests.judge.cluster import READY_S, Cluster
 from tests.judge.driver import Driver, Plan, plan
 from tests.judge.faults import Storm
 from tests.judge.known import KNOWN
@@ -139,9 +139,9 @@ class Run:
                 self.cluster.last_words(node),
             )
             self.cluster.launch(node)
-            is_healed = self.cluster.wait_ready(60)
+            is_healed = self.cluster.wait_ready()
         got = "; ".join(storm.told) if is_healed else self.cluster.all_last_words()
-        self.verdicts.check("J-available", is_healed, "/readyz", "ready within 60 s", got)
+        self.verdicts.check("J-available", is_healed, "/readyz", f"ready within {READY_S} s", got)
         self.driver.end(episode, world)
         for status, count in world.statuses.items():
             self.statuses[status] = self.statuses.get(status, 0) + count

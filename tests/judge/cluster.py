@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 PASSWORD = "judge-admin-password"
+READY_S = 120
+"""How long nodes may take to become ready after a fault. They need a few seconds, and on a machine that has no
+processor to give, after the death of all three, up to a minute."""
 _CATCH_UP_S = 5.0
 _CLOCK = """
 import os, threading, time
@@ -94,7 +97,7 @@ class Cluster:
             )
         for number in self.nodes:
             self.launch(number)
-        if not self.wait_ready(120):
+        if not self.wait_ready():
             raise RuntimeError(f"the nodes do not start: {self.all_last_words()}")
 
     def _make_network(self) -> bool:
@@ -207,8 +210,8 @@ class Cluster:
         """Shift a node's wall clock, now and after a restart."""
         self._clock(number).write_text(str(shift_s))
 
-    def wait_ready(self, seconds: float) -> bool:
-        """Wait until every node says that it is ready."""
+    def wait_ready(self, seconds: float = READY_S) -> bool:
+        """Wait until every node says that it is ready; return False if one does not in time."""
         until = time.monotonic() + seconds
         for node in self.nodes.values():
             while True:

@@ -101,4 +101,4 @@ class Storm:
             self.thread.join()
         for node in self.cluster.nodes:
             self.cluster.set_clock(node, 0.0)
-        return self.cluster.wait_ready(60)
+        return self.cluster.wait_ready()
