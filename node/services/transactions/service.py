@@ -563,6 +563,10 @@ class TransactionService:
                 # In an old image, a name may have a former topic. For its offset, the quorum would abort all.
                 await self.node.metadata.current_image()
             commits = await self._commits_of(request.offsets)
+            for commit in commits:
+                # Only what no group could take. Whether this group takes the offsets, the quorum decides together with
+                # the transaction. A check of that by this image would refuse a repeated commit that is decided already.
+                offsets.check_values(self.node.metadata.image, commit)
             extents = [await self._extent(written) for written in request.writes]
         while True:
             try:

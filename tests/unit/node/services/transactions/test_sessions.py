@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -182,6 +183,24 @@ class TestSessions:
                     await service.commit(commit_of(one, wrong))
             await service.commit(commit_of(one, ("t", end, 2)))
             assert await read(cluster, 2, "t") == ["unheard", "a"]
+
+    @virtual
+    @pytest.mark.parametrize("odd", [{"metadata": "m" * 5_000}, {"next_offset": 1 << 63}])
+    async def test_a_commit_with_impossible_offsets_leaves_it_open(
+        self, odd: dict[str, Any]
+    ) -> None:
+        async with cluster_of() as cluster:
+            await two_topics(cluster)
+            node = cluster.nodes[1]
+            one = await node.transactions.begin("me", timeout_ms=30_000)
+            end = await send(cluster, 2, one, "t", "a")
+            row = CommittedNext(topic="t", partition=0, next_offset=1)
+            told = GroupOffsets(group="g", member_id=None, member_epoch=-1, offsets=(row,))
+            bad = replace(told, offsets=(replace(row, **odd),))
+            with pytest.raises(MilenaError):
+                await node.transactions.commit(commit_of(one, ("t", end, 1), offsets=(bad,)))
+            await node.transactions.commit(commit_of(one, ("t", end, 1), offsets=(told,)))
+            assert await read(cluster, 3, "t") == ["a"]
 
     @virtual
     async def test_nor_is_it_taken_by_a_node_that_has_not_heard_of_it(self) -> None:
