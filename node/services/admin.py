@@ -136,7 +136,7 @@ class AdminService:
                 raise
             if not may_create:
                 raise TopicNotFoundError(
-                    f"{error.message}, and who sends this may not CREATE it"
+                    f"{error.message}, and this request may not create it"
                 ) from None
         task = self._creating.get(name)
         if task is None:

@@ -187,6 +187,8 @@ class ProduceService:
             check_written_by_clients(name)
             if found.topic_id.startswith(tag):
                 return found
+        # A tag names a topic that was there. If it is gone, a new topic cannot be the one that is meant.
+        may_create = may_create and not tag
         async with in_time(timeout_ms, nothing("written")):
             found = await self._topic_to_write(name, partition, may_create=may_create)
             return await self._tagged(found, tag)

@@ -77,6 +77,18 @@ async def test_a_condition_on_the_former_topic_does_not_hold_for_the_new_one(
 
 
 @virtual
+@pytest.mark.parametrize("is_encoded", [False, True])
+async def test_a_condition_on_a_deleted_topic_makes_none(is_encoded: bool) -> None:
+    async with cluster_of() as cluster:
+        object.__setattr__(cluster.nodes[1].admin.defaults, "is_auto_create", True)
+        with pytest.raises(
+            TopicNotFoundError, match="'t' does not exist, and this request may not"
+        ):
+            await write_if(cluster, 1, "abcdefabcdef", is_encoded=is_encoded)
+        assert (await cluster.nodes[1].admin.current_image()).topic("t") is None
+
+
+@virtual
 @pytest.mark.parametrize("asked", [1, 2, 3])
 async def test_every_read_tells_which_topic_it_is_of(asked: int) -> None:
     async with cluster_of() as cluster:
