@@ -405,6 +405,24 @@ class PartitionLeader:
         # under any of its epochs. A member that joins has acknowledged under its live epoch (``_may_join``).
         return self.broker_epoch if broker_id == self.broker_id else brokers[broker_id].broker_epoch
 
+    def may_restore(self, offset: int, follower: int, brokers: Mapping[int, Broker]) -> bool:
+        """Return whether a live replica besides this one and ``follower`` may have the records above ``offset``.
+
+        Such a replica joins the ISR, or is in it. It may then lead in place of this copy, which is damaged at
+        ``offset``.
+        """
+        return any(
+            broker_id in self.isr
+            or (progress := self.followers.get(broker_id)) is None
+            # It restarted, and did not fetch since.
+            or progress.broker_epoch != brokers[broker_id].broker_epoch
+            or progress.stored_end > offset
+            for broker_id in self.replicas
+            if broker_id not in {self.broker_id, follower}
+            and broker_id in brokers
+            and not brokers[broker_id].is_fenced
+        )
+
     # -- the high watermark ----------------------------------------------------------------------
 
     @property

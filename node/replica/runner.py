@@ -32,7 +32,7 @@ from milena.model.errors import (
 )
 from milena.model.pending import Pending, Taker
 from milena.model.requests import Acks, BatchReceipt
-from milena.model.types import MonotonicMs, ReplicaHealth
+from milena.model.types import NO_OFFSET, MonotonicMs, ReplicaHealth
 from node.metadata.topic_settings import log_config
 from node.metrics.counts import PartitionCounts
 from node.replica.acknowledgements import Acknowledgements
@@ -110,6 +110,10 @@ class PartitionRunner:
         self.is_closed = False
         self.damage: Damage | None = None
         """Damage for which this copy is about to be given up. Until then, it appends no record as leader."""
+        self.kept_damage: Damage | None = None
+        """Damage of this copy, which stays in service because no other replica in sync can restore it."""
+        self._no_source_at: tuple[int, int] | None = None
+        """Leader epoch and end of the log for which the leader said that no live replica has the next records."""
         self.records_end: tuple[tuple[int, ...], int] | None = None
         """The ends of the log, and the offset after the last record that a reader of committed records sees then."""
         self.counts = PartitionCounts()
@@ -184,6 +188,11 @@ class PartitionRunner:
     def is_stuck(self) -> bool:
         """Whether the leader demands to cut committed records, so that this replica waits for an operator."""
         return self._following.is_stuck
+
+    @property
+    def has_no_source(self) -> bool:
+        """Whether this follower cannot catch up: no live replica has sound records from the end of its log on."""
+        return self._no_source_at == (self.leader_epoch, self.log.log_end_offset)
 
     @property
     def is_in_sync(self) -> bool:
@@ -452,6 +461,16 @@ class PartitionRunner:
 
     # -- serving followers -----------------------------------------------------------------------
 
+    def lost_from(self, follower: int, brokers: Brokers) -> int:
+        """Return the offset of damage in this leader's copy that no live replica can restore; NO_OFFSET without any.
+
+        The follower itself does not count: it asks for these records.
+        """
+        damage, leader = self.kept_damage, self.leader
+        if damage is None or leader is None or leader.may_restore(damage.offset, follower, brokers):
+            return NO_OFFSET
+        return damage.offset
+
     def on_replica_fetch(
         self,
         *,
@@ -577,6 +596,19 @@ class PartitionRunner:
         self.counts.replicated_bytes_in += len(batches)
         self._syncs.maybe_begin()
         self._on_stored()
+
+    def on_no_records(self, *, has_source: bool) -> None:
+        """Note that the leader did not send sound records for the end of this log."""
+        if has_source:
+            self._no_source_at = None
+        elif not self.has_no_source:
+            self._no_source_at = self.leader_epoch, self.log.log_end_offset
+            logger.warning(
+                "cannot catch up partition=%s log_end=%d: the leader's copy is damaged, and no live replica has these "
+                "records",
+                self.name,
+                self.log.log_end_offset,
+            )
 
     def call_when_stored(self, taker: Taker[None]) -> None:
         """Complete ``taker`` once everything written so far is stored, as the topic's flushing requires.

@@ -111,14 +111,13 @@ class Scrubber:
 
     def __post_init__(self) -> None:
         self._throttle = Throttle(self.bytes_per_s or DOUBTS_BYTES_PER_S)
-        self._held: dict[PartitionRunner, Damage] = {}
         self._doubts: dict[PartitionRunner, int | None] = {}
         """Replica → the offset of the reported damage; None: anywhere in the closed segments."""
 
     def doubt(self, runner: PartitionRunner, offset: int | None) -> None:
         """Have the segment that holds ``offset`` checked soon (None: all closed ones), unless a check waits already."""
         # Thousands of readers may report the same damage. Known damage needs no second check.
-        if runner in self._doubts or runner in self._held:
+        if runner in self._doubts or runner.kept_damage is not None:
             return
         self._doubts[runner] = offset
         logger.warning("damage met partition=%s offset=%s", runner.name, offset)
@@ -127,10 +126,11 @@ class Scrubber:
         """Check reported damage, and try again to give up copies that had to be kept, until cancelled."""
         while True:
             await self.clock.sleep(SCRUB_RETRY_MS)
-            for runner, damage in list(self._held.items()):
-                if await self.giver.give_up(runner, damage):
-                    del self._held[runner]
-            self.counts.held = len(self._held)
+            for runner in list(self.runners):
+                damage = runner.kept_damage
+                if damage is not None and await self.giver.give_up(runner, damage):
+                    runner.kept_damage = None
+            self._count_kept()
             for runner, offset in list(self._doubts.items()):
                 try:
                     await self._settle(runner, offset)
@@ -150,7 +150,7 @@ class Scrubber:
         found_before = self.counts.damages
         if await self._scrub_segment(runner, offset, is_near=is_near) is not None:
             return self.counts.damages > found_before
-        if runner.is_closed or runner in self._held:
+        if runner.is_closed or runner.kept_damage is not None:
             return True
         look = runner.log.begin_look(offset, is_near=is_near)
         if look is not None and await self._check(look) is not None:
@@ -190,7 +190,7 @@ class Scrubber:
         self, runner: PartitionRunner, offset: int, *, is_near: bool = False
     ) -> int | None:
         """Check the closed segment that holds ``offset``; return its end, or None if there is no such segment."""
-        if runner.is_closed or runner in self._held:
+        if runner.is_closed or runner.kept_damage is not None:
             return None
         scrub = runner.log.begin_scrub(offset, is_near=is_near)
         if scrub is None:
@@ -229,7 +229,7 @@ class Scrubber:
         )
 
     async def _on_damage(self, runner: PartitionRunner, damage: Damage) -> None:
-        if runner in self._held or runner.damage is not None:
+        if runner.kept_damage is not None or runner.damage is not None:
             return  # found twice, by a pass and by a report
         self.counts.damages += 1
         logger.error(
@@ -242,5 +242,8 @@ class Scrubber:
         )
         if not await self.giver.give_up(runner, damage):
             logger.warning("damaged copy kept partition=%s: no other one is in sync", runner.name)
-            self._held[runner] = damage
-        self.counts.held = len(self._held)
+            runner.kept_damage = damage
+        self._count_kept()
+
+    def _count_kept(self) -> None:
+        self.counts.held = sum(runner.kept_damage is not None for runner in self.runners)

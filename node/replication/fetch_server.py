@@ -309,7 +309,7 @@ class FetchServer:
             try:
                 chunks = runner.read_for_replica(position.offset, max_bytes=limit, end_offset=end)
             except (OffsetOutOfRangeError, UnavailableError, CorruptLogError) as error:
-                _cannot_read(followed, index, found, error)
+                self._cannot_read(session, followed, index, found, error)
                 return True
         if chunks is None:
             return False
@@ -331,7 +331,7 @@ class FetchServer:
         try:
             data = await runner.read(position.offset, max_bytes=limit, end_offset=end)
         except (OffsetOutOfRangeError, UnavailableError, CorruptLogError) as error:
-            _cannot_read(followed, index, found, error)
+            self._cannot_read(session, followed, index, found, error)
             return
         # During the read, the leader may have changed, or the follower may have sent another position.
         is_same = session.followed.get(index) is followed and followed.position is position
@@ -354,14 +354,33 @@ class FetchServer:
         )
         if not size and is_known:
             return
-        found.rows.append(Row(index, FetchCode.OK, high_watermark, log_start, size))
+        row = Row(index, FetchCode.OK, high_watermark, log_start, size)
+        found.rows.append(row)
         if size:
+            if runner.kept_damage is not None:
+                # The follower may refuse these bytes as damaged.
+                row.a = runner.lost_from(session.follower, self._brokers())
             # These bytes are on their way, so the follower gets no more of this partition until its position moves.
             runner.counts.replicated_bytes_out += size
             followed.is_settled = True
             found.chunks += chunks
             found.room -= size
             self._throttle.on_sent(runner.state, session.follower, size)
+
+    def _cannot_read(
+        self,
+        session: FollowerSession,
+        followed: FetchedReplica,
+        index: int,
+        found: "_Found",
+        error: Exception,
+    ) -> None:
+        """Make the follower ask again for this partition. The other partitions of the fetch must not wait for it."""
+        runner = followed.runner
+        logger.warning("read for a follower partition=%s: %s", runner.name, error)
+        followed.is_settled = True
+        lost_from = runner.lost_from(session.follower, self._brokers())
+        found.rows.append(Row(index, FetchCode.NOT_LEADER, a=lost_from))
 
     @staticmethod
     def _in_order(session: FollowerSession) -> list[int]:
@@ -414,13 +433,6 @@ def _doubt(session: FollowerSession, refused: Sequence[object]) -> None:
                 "refused as damaged partition=%s follower=%d", runner.name, session.follower
             )
             runner.on_doubt(followed.position.offset)
-
-
-def _cannot_read(followed: FetchedReplica, index: int, found: _Found, error: Exception) -> None:
-    """Make the follower ask again for this partition. The other partitions of the fetch must not wait for it."""
-    logger.warning("read for a follower partition=%s: %s", followed.runner.name, error)
-    followed.is_settled = True
-    found.rows.append(Row(index, FetchCode.NOT_LEADER))
 
 
 def _reply(session: FollowerSession, found: _Found) -> Reply:

@@ -37,6 +37,8 @@ class FetchCode(IntEnum):
     """The code of a row: why it is in the response, and what ``a`` and ``b`` mean."""
 
     OK = 0
+    """a = the offset at which the leader's copy is damaged, if no live replica can restore it, else -1. It matters if
+    the follower refuses the row's bytes as damaged. Earlier releases send -1, and ignore it."""
     DIVERGING = 1
     """a = the leader's greatest epoch <= the position's last epoch, b = the end offset of this epoch."""
     BELOW_LOG_START = 2
@@ -46,6 +48,7 @@ class FetchCode(IntEnum):
     STALE_BROKER_EPOCH = 5
     NOT_A_REPLICA = 6
     NOT_LEADER = 7
+    """The leader may also have failed to read its records: a as for ``OK``."""
     UNKNOWN_SESSION = 8
     """The only row of its response: the leader's node restarted, or removed the session. Start a new session."""
 

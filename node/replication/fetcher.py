@@ -34,9 +34,11 @@ When a position is sent:
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from enum import Enum, auto, unique
 from functools import partial
 
+from milena.model.batch.decode import iterate_batches
 from milena.model.clock import Clock
 from milena.model.contained import EntryPoint
 from milena.model.errors import CorruptLogError, MilenaError, NotLeaderError, UnavailableError
@@ -440,7 +442,7 @@ class LeaderFetcher:
                     self._take_verdict(row, followed, data)
                     continue
                 if data:
-                    self._append(followed, data)
+                    self._append(followed, row, data)
                 taken.append((followed, row))
             except (NotLeaderError, UnavailableError, CorruptLogError) as error:
                 self._on_refused(followed, error)
@@ -451,13 +453,16 @@ class LeaderFetcher:
                 self._retry_later(followed, LASTING_RETRY_MS)
         return taken
 
-    def _append(self, followed: Followed, data: bytes) -> None:
+    def _append(self, followed: Followed, row: Row, data: bytes) -> None:
         try:
             followed.runner.append_as_follower(data, leader_epoch=followed.leader_epoch)
         except CorruptLogError:
             # The leader sends the bytes that it has on disk, so a retry would get the same bytes. The next fetch
             # reports the damage, and the leader's scrubber checks its copy.
             self._followed.refused.append(followed.index)
+            # Only if the leader knows of exactly this damage, it was not caused on the way or here.
+            log_end = followed.runner.log.log_end_offset
+            followed.runner.on_no_records(has_source=row.a != _sound_end(data, log_end))
             raise
         self._followed.changed[followed.index] = followed
         # With relaxed flushing, a record counts as stored as soon as it is written.
@@ -483,6 +488,7 @@ class LeaderFetcher:
                     raise CorruptLogError(f"fetch: a log cannot start at offset {row.a}")
                 runner.restart_as_follower(leader_epoch=epoch, log_start=row.a, producers=data)
             case _:
+                runner.on_no_records(has_source=row.a != runner.log.log_end_offset)
                 self._retry_later(followed)
                 return
         self._followed.changed[followed.index] = followed
@@ -523,6 +529,14 @@ class LeaderFetcher:
     async def _retry(self, followed: Followed, pause_ms: int) -> None:
         await self._clock.sleep(pause_ms)
         self._tell(followed)
+
+
+def _sound_end(batches: bytes, offset: int) -> int:
+    """Return the offset at which the batches, which start at ``offset``, stop being sound."""
+    with suppress(CorruptLogError):
+        for _, header in iterate_batches(batches):
+            offset = header.next_offset
+    return offset
 
 
 class ReplicaFetchers:

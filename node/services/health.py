@@ -60,6 +60,10 @@ class HealthService:
                 # other partitions.
                 continue
             if node_id not in state.isr:
+                if self._node.replicas.runners[key].has_no_source:
+                    # Of the live nodes, only the leader has these records, and they are damaged there. An operator has
+                    # to delete them.
+                    continue
                 return f"the replica of {name} is catching up"
             if state.leader is None:
                 return f"{name} has no leader"

@@ -90,7 +90,7 @@ def _ok(found: str) -> _Told:
 def _reachability(exam: ClusterExam) -> Iterator[_Told]:
     is_all_well = True
     for node in exam.nodes:
-        found = [] if node.is_denied else list(_one_node(node, exam.view))
+        found = [] if node.is_denied else list(_one_node(node, exam))
         is_all_well = is_all_well and not found
         yield from found
     denied = [node for node in exam.nodes if node.is_denied]
@@ -105,8 +105,8 @@ def _reachability(exam: ClusterExam) -> Iterator[_Told]:
         yield _ok(f"all {len(exam.nodes)} answer at their URLs, and are ready")
 
 
-def _one_node(exam: NodeExam, view: ClusterView) -> Iterator[_Told]:
-    node = exam.node
+def _one_node(exam: NodeExam, cluster: ClusterExam) -> Iterator[_Told]:
+    node, view = exam.node, cluster.view
     name = f"node {node.node_id} ({node.url})"
     if exam.failure is not None and not node.is_live:
         yield _wrong(
@@ -132,9 +132,13 @@ def _one_node(exam: NodeExam, view: ClusterView) -> Iterator[_Told]:
             "look into its log, and whether its peer port reaches the other nodes",
         )
     elif exam.not_ready is not None:
-        # A drained node stays so until it is started again.
-        is_drained = "draining" in exam.not_ready
-        remedy = "stop it, or start it again" if is_drained else "wait, or see its log"
+        if "draining" in exam.not_ready:
+            # A drained node stays so until it is started again.
+            remedy = "stop it, or start it again"
+        elif _damaged_replicas(cluster.nodes):
+            remedy = "see the damage: if this node waits for damaged records, waiting longer does not help"
+        else:
+            remedy = "wait, or see its log"
         yield _warning(f"{name} is not ready: {exam.not_ready}", remedy)
 
 
@@ -170,7 +174,8 @@ def _leaders(view: ClusterView) -> Iterator[_Told]:
     if leaderless:
         yield _wrong(
             f"{len(leaderless)} partitions without a leader: {_places(leaderless)}",
-            "start the nodes that are in sync: milena topics describe TOPIC shows which",
+            "start the nodes that are in sync: milena topics describe TOPIC shows which; if all of them run, their "
+            "copies are damaged, and docs/troubleshooting.md says how to go on",
         )
     else:
         yield _ok(f"each of {sum(1 for _ in view.partitions())} partitions has one")
@@ -185,15 +190,18 @@ def _replicas(exam: ClusterExam) -> Iterator[_Told]:
         for e in exam.nodes
         if e.metrics is not None
     )
+    damage = "; replicas do not catch up with a damaged one: see the damage"
+    unless_damaged = damage if _damaged_replicas(exam.nodes) else ""
     if refusing:
         yield _wrong(
             f"{refusing} partitions have fewer replicas in sync than min.insync.replicas: acks=all is refused",
-            "bring their nodes back; until then records can be written with acks=1 only",
+            f"bring their nodes back; until then records can be written with acks=1 only{unless_damaged}",
         )
     if places:
         yield _warning(
             f"{len(places)} partitions are under-replicated: {_places(places)}",
-            "where all nodes are up, replicas are catching up: ask again; else start the nodes that are down",
+            "where all nodes are up, replicas are catching up: ask again; else start the nodes that are down"
+            f"{unless_damaged}",
         )
     elif not refusing:
         yield _ok("all are in sync")
@@ -201,15 +209,22 @@ def _replicas(exam: ClusterExam) -> Iterator[_Told]:
 
 def _damage(exams: Iterable[NodeExam]) -> Iterator[_Told]:
     """Report damage that lasts; nothing without it."""
-    for exam in exams:
-        values = {} if exam.metrics is None else exam.metrics.values
-        damaged = int(values.get("scrub_damaged_replicas", 0))
-        if damaged:
-            yield _wrong(
-                f"node {exam.node.node_id} has {damaged} damaged replicas that no other replica can restore",
-                "start the nodes that are down; if every copy is damaged, docs/troubleshooting.md says how to go on; "
-                "the node's log names the partitions",
-            )
+    for node_id, damaged in _damaged_replicas(exams).items():
+        yield _wrong(
+            f"node {node_id} has {damaged} damaged replicas that no other replica can restore",
+            "start the nodes that are down; if every copy is damaged, docs/troubleshooting.md says how to go on; "
+            "'damage found' in the node's log names the partitions and offsets",
+        )
+
+
+def _damaged_replicas(exams: Iterable[NodeExam]) -> dict[int, int]:
+    """Return the nodes that keep damaged replicas because no other one is in sync, and how many each keeps."""
+    return {
+        exam.node.node_id: int(damaged)
+        for exam in exams
+        if exam.metrics is not None
+        and (damaged := exam.metrics.values.get("scrub_damaged_replicas", 0))
+    }
 
 
 def _disks(exams: Iterable[NodeExam]) -> Iterator[_Told]:

@@ -161,6 +161,20 @@ def test_a_fault_is_told_first_with_what_to_do(changes, severity, check, said):
     assert check not in {f.check for f in found if f.severity is Severity.OK}
 
 
+def test_no_advice_is_to_wait_only_while_damaged_replicas_are_kept():
+    def advice(**damage: float) -> dict[str, str]:
+        leader = exam_of(node(1), metrics=metrics(partitions_under_min_isr=1.0, **damage))
+        nodes = [leader, exam_of(node(2), not_ready="the replica of t-0 is catching up")]
+        found = findings(nodes, partition={"isr": (1,)})
+        return {f.found: f.advice for f in found if f.check in {"nodes", "replicas"}}
+
+    ordinary, damaged = advice(), advice(scrub_damaged_replicas=1.0)
+    assert ordinary.keys() == damaged.keys()
+    assert len(damaged) == 3
+    assert not any("see the damage" in advice for advice in ordinary.values())
+    assert all("see the damage" in advice for advice in damaged.values())
+
+
 def kafka(*listeners: float) -> list[Finding]:
     """The findings on nodes of which each has so many listeners for Kafka clients."""
     nodes = [

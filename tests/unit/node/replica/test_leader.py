@@ -3,6 +3,7 @@
 import pytest
 
 from node.replica.leader import FetchVerdict, PartitionLeader
+from raft_meta.machine.image import Broker
 from tests.support.clusters.leaders import broker, brokers, leader, partition
 
 EVERYONE = brokers(1, 2, 3)
@@ -347,3 +348,31 @@ class TestIsrMembership:
         again = core.next_proposal(now_ms=0, brokers=EVERYONE)
         assert again is not None
         assert again.broker_ids == {1, 2, 3}
+
+
+class TestDamage:
+    @pytest.mark.parametrize(
+        ("second", "stored_end", "expected"),
+        [
+            (broker(2), 6, True),
+            (broker(2), 5, False),
+            (broker(2), None, True),
+            (broker(2, 21), 5, True),
+            (broker(2, fenced=True), 6, False),
+            (None, 6, False),
+        ],
+    )
+    def test_a_live_replica_may_restore_damage_unless_its_log_ends_there(
+        self, second: Broker | None, stored_end: int | None, *, expected: bool
+    ) -> None:
+        core = leader(isr=(1,))
+        fetch(core, 3, 10)
+        if stored_end is not None:
+            fetch(core, 2, stored_end)
+        everyone = {i: b for i, b in ({**EVERYONE, 2: second}).items() if b is not None}
+        assert core.may_restore(5, 3, everyone) is expected
+
+    def test_a_member_of_the_isr_may_restore_damage(self) -> None:
+        core = leader(isr=(1, 2))
+        assert core.may_restore(5, 3, EVERYONE)
+        assert not core.may_restore(5, 2, brokers(1, 2))

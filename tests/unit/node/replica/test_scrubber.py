@@ -13,6 +13,7 @@ from milena.model.requests import Acks, Doubt, IdempotencyKey, ProduceRequest, R
 from milena.model.types import ReplicaHealth
 from node.config.budgets import SCRUB_RETRY_MS
 from node.metrics.counts import ScrubCounts
+from node.replica.runner import PartitionRunner
 from node.replica.scrubber import CopyGiver, Scrubber
 from storage.segments.segment import LOG_SUFFIX
 from tests.support.clusters.compacted_cluster import CONFIGS, compact, update, write
@@ -307,14 +308,93 @@ async def test_what_a_follower_refuses_is_checked_at_once_and_another_replica_le
         await behind(cluster, is_sealed=is_sealed)
         async with attended(cluster, 1) as scrubber:
             rot(cluster, 1, segment=2, byte=byte)
-            await cluster.restart(3)
-            await cluster.until(lambda: 3 in cluster.isr_of("t"), 2 * SCRUB_RETRY_MS + 2_000)
+            node = await cluster.restart(3)
+            await cluster.until(
+                lambda: node.health.readiness().is_ready, 2 * SCRUB_RETRY_MS + 2_000
+            )
+            assert 3 in cluster.isr_of("t")
             await healed(cluster, 1)
             assert (scrubber.counts.damages, scrubber.counts.held) == (1, 0)
             assert "damage found" in caplog.text
         for node_id in (1, 2, 3):
             values = await cluster.nodes[node_id].read("t", is_local=True)
             assert values == [str(n) for _ in range(3) for n in range(4) for _ in range(4)]
+
+
+@contextlib.asynccontextmanager
+async def scrubbing(cluster: Cluster) -> AsyncIterator[None]:
+    """Scrubbers of all nodes."""
+    tasks = []
+    for node_id, node in cluster.nodes.items():
+        scrubber = node.scrubber = scrubber_of(cluster, node_id)
+        tasks += [asyncio.create_task(work()) for work in (scrubber.run, scrubber.attend)]
+    yield
+    for task in tasks:
+        task.cancel()
+
+
+@pytest.mark.parametrize("byte", [0, 400])
+@virtual
+async def test_nodes_become_ready_if_every_copy_is_damaged_at_the_same_place(byte: int) -> None:
+    """Only deleting the damaged records helps. Meanwhile the followers serve the other partitions."""
+    async with cluster_of() as cluster:
+        await sealed(cluster, **{"min.insync.replicas": "1"})
+        for node_id in cluster.node_ids:
+            rot(cluster, node_id, byte=byte)
+        for node_id in cluster.node_ids:
+            await cluster.kill(node_id)
+        await cluster.start()
+        async with scrubbing(cluster):
+            await cluster.until(lambda: len(cluster.isr_of("t")) == 1)
+            (leader_id,) = cluster.isr_of("t")
+            leader = cluster.nodes[leader_id]
+            await cluster.until(
+                lambda: all(n.health.readiness().is_ready for n in cluster.nodes.values())
+            )
+            assert cluster.isr_of("t") == (leader_id,)
+            assert values_of((await leader.fetch("t", 16)).batches)[0] == "0"
+            await leader.delete_records("t", 16)
+            await cluster.until(lambda: set(cluster.isr_of("t")) == {1, 2, 3})
+            await LoopClock().sleep(SCRUB_RETRY_MS)
+            assert [n.scrubber.counts.held for n in cluster.nodes.values()] == [0, 0, 0]
+
+
+@virtual
+async def test_a_node_is_not_ready_while_another_replica_may_restore_what_the_leader_cannot_send(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two copies are damaged at the same place. The third one is sound, and out of sync for a moment."""
+    real, is_slow = PartitionRunner.append_as_follower, False
+
+    def append(self: PartitionRunner, batches: bytes, *, leader_epoch: int) -> None:
+        if is_slow and 2 in cluster.nodes and self is cluster.runner(2, "t"):
+            raise UnavailableError("it is slow")
+        real(self, batches, leader_epoch=leader_epoch)
+
+    monkeypatch.setattr(PartitionRunner, "append_as_follower", append)
+    async with cluster_of() as cluster:
+        await sealed(cluster)
+        await cluster.kill(2)
+        await cluster.until(lambda: cluster.isr_of("t") == (1, 3))
+        await update(cluster, 4)
+        rot(cluster, 1)
+        rot(cluster, 3)
+        async with scrubbing(cluster):
+            await cluster.until(lambda: len(cluster.isr_of("t")) == 1)
+            (leader_id,) = cluster.isr_of("t")
+            node, runner = cluster.nodes[4 - leader_id], cluster.runner(4 - leader_id, "t")
+            await cluster.until(lambda: runner.has_no_source)
+            is_slow = True
+            slow = await cluster.restart(2)
+            await cluster.until(lambda: slow.membership.is_unfenced)
+            await cluster.until(lambda: not runner.has_no_source)
+            for _ in range(60):
+                await LoopClock().sleep(250)
+                assert "catching up" in node.health.readiness().reason
+            is_slow = False
+            await cluster.until(lambda: node.health.readiness().is_ready)
+            assert set(cluster.isr_of("t")) >= {2, node.node_id}
+            await healed(cluster, leader_id)
 
 
 @pytest.mark.parametrize("is_sealed", [True, False], ids=["sealed", "growing"])

@@ -7,6 +7,7 @@ import pytest
 from milena.model.contained import EntryPoint
 from milena.model.errors import DiskFailedError
 from milena.model.requests import Acks
+from milena.model.types import NO_OFFSET
 from node.config.budgets import RETRY_MS, UNREACHABLE_RETRY_MS_MAX
 from node.metrics.counts import NodeCounts
 from node.replica.group_commit import SHORT_SYNC_BYTES
@@ -599,6 +600,36 @@ class TestTrouble:
         assert task.done()
         assert pair.leader.doubts == [0, 0], "the leader hears of it each time"
         assert [request["bad"] for request in pair.requests() if "bad" in request] == [[0], [0]]
+        await pair.stop()
+
+    @pytest.mark.parametrize(("lost_from", "expected"), [(2, True), (1, False), (NO_OFFSET, False)])
+    @virtual
+    async def test_a_follower_has_no_source_only_if_the_leader_knows_of_the_damage_that_it_refused(
+        self, lost_from: int, monkeypatch: pytest.MonkeyPatch, *, expected: bool
+    ) -> None:
+        """Sound batches come before the damage in the same response."""
+        pair = Replicated()
+        leader, follower = pair.leader.runner, pair.follower.runner
+        real, is_damaged = leader.read_cached, True
+
+        def read(offset: int, *, max_bytes: int, end_offset: int) -> bytes | None:
+            data = real(offset, max_bytes=max_bytes, end_offset=end_offset)
+            return data[:-1] + b"?" if data and is_damaged else data
+
+        monkeypatch.setattr(leader, "read_cached", read)
+        monkeypatch.setattr(leader, "lost_from", lambda *_: lost_from)
+        monkeypatch.setattr(leader, "kept_damage", object())
+        for value in ("a", "b", "c"):
+            write(pair, value)
+            await after(1)
+        pair.start()
+        await after(100)
+        assert pair.follower.content() == []
+        assert follower.has_no_source is expected
+        is_damaged = False
+        await after(2_000)
+        assert pair.follower.content() == ["a", "b", "c"]
+        assert not follower.has_no_source
         await pair.stop()
 
     @virtual
