@@ -286,6 +286,9 @@ def _staging_code_of(error: MilenaError) -> KafkaCode:
 async def _end_txn(services: KafkaServices, call: KafkaCall) -> Body:
     request = call.message()
     raises_client = call.version >= RAISES_FROM
+    # A client without KIP-890 keeps its epoch. If its connection broke, it has repeated the request, and may have begun
+    # the next transaction before this attempt goes on. So the attempt may end only what is open as it comes in.
+    meant = None if raises_client else services.transactional_ids.open_now(request.transactional_id)
     client = KafkaProducer(-1, -1)
     code = KafkaCode.NONE
     try:
@@ -297,6 +300,7 @@ async def _end_txn(services: KafkaServices, call: KafkaCall) -> Body:
             _client_of(request),
             is_commit=request.committed,
             raises_client=raises_client,
+            meant=meant,
         )
     except MilenaError as error:
         is_abortable = raises_client and isinstance(error, TransactionAbortedError)

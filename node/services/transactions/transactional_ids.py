@@ -64,6 +64,8 @@ LEADERS_MS = 5_000
 """How long an enlistment waits until the leaders know it, in ms. This is longer than an election takes."""
 END_MS = 20_000
 """How long an end is tried again while leaders change, in ms. Clients wait 30 s for a response."""
+NONE_OPEN: Identity = (-1, -1)
+"""Stands for the transaction of an id that has none open."""
 
 _PARTITION_BYTES = 40
 _OFFSET_BYTES = 100
@@ -268,12 +270,25 @@ class TransactionalIds:
 
     # -- end -------------------------------------------------------------------------------------
 
+    def open_now(self, name: str) -> Identity:
+        """Return the transaction of an id that is open by this node's image; ``NONE_OPEN`` if none is."""
+        image = self._metadata.image
+        row = image.transactional_ids.get(name)
+        return NONE_OPEN if row is None or not row.is_open else _identity_of(image, row)
+
     async def end(
-        self, name: str, client: KafkaProducer, *, is_commit: bool, raises_client: bool = False
+        self,
+        name: str,
+        client: KafkaProducer,
+        *,
+        is_commit: bool,
+        raises_client: bool = False,
+        meant: Identity | None = None,
     ) -> KafkaProducer:
         """End the client's transaction; return the id and epoch under which the client continues.
 
         A repeated end gets the same response. ``raises_client``: the client gets its next epoch, too (KIP-890).
+        ``meant``: the only transaction that this may end; None: any.
 
         Raises:
             InvalidProducerError, StaleProducerEpochError: the client is not the present one of this id.
@@ -298,6 +313,12 @@ class TransactionalIds:
             if is_repeated or not row.is_open:
                 _check_ended_so(row, wanted, refused)
                 return KafkaProducer(row.producer_id, row.producer_epoch)
+            if meant is not None and meant != _identity_of(image, row):
+                # Another attempt ended the transaction that was meant, and the client has begun the next one. Or this
+                # node's image was behind when the request came. Then the client asks again.
+                raise NotReadyError(
+                    f"the open transaction of '{name}' began after this request; nothing was ended"
+                )
             try:
                 await self._end(image, row, is_commit=is_commit, raises_client=raises_client)
             except (StaleLeaderEpochError, StaleVersionError) as error:
@@ -315,8 +336,7 @@ class TransactionalIds:
     async def _end(
         self, image: Image, row: KafkaTransactionalId, *, is_commit: bool, raises_client: bool
     ) -> None:
-        own = own_producer(image, row)
-        identity = (own.producer_id, own.producer_epoch)
+        identity = _identity_of(image, row)
         extents: list[TransactionExtent] = []
         leader_epochs: list[int] = []
         if is_commit:
@@ -367,6 +387,11 @@ class TransactionalIds:
         await self._enlistments.close(
             lambda: DrainingError("this node is stopping; nothing was enlisted")
         )
+
+
+def _identity_of(image: Image, row: KafkaTransactionalId) -> Identity:
+    own = own_producer(image, row)
+    return (own.producer_id, own.producer_epoch)
 
 
 def _check_ended_so(row: KafkaTransactionalId, wanted: str, refused: MilenaError | None) -> None:

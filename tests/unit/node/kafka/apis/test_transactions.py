@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from http_api.protocol.kafka_codes import KafkaCode
 from milena.model.batch.decode import iterate_headers
 from milena.model.errors import ConflictError, InvalidRequestError, TransactionNotFoundError
 from milena.model.requests import ProducerTransaction
@@ -16,7 +17,7 @@ from tests.support.clusters.nodes import Cluster, cluster_of
 from tests.support.clusters.runners import values_of
 from tests.support.clusters.transacting import commit_of, send
 from tests.support.disk.kafka_batches import KafkaRecord, encoded, numbered
-from tests.support.time.virtual_time import virtual
+from tests.support.time.virtual_time import after, virtual
 from tests.unit.node.kafka.apis.test_consumer_groups import beat
 
 Producer = tuple[int, int]
@@ -232,6 +233,35 @@ async def test_a_repeated_end_gets_the_same_answer_on_every_node() -> None:
         assert await tx.end(False) == 0
         assert await tx.end(True) == 48
         assert await seen(cluster) == ["a"]
+
+
+@pytest.mark.parametrize("committed", [True, False])
+@virtual
+async def test_an_end_that_its_repetition_overtakes_leaves_the_next_one_open(
+    committed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client's connection broke, which the node has not heard. Seed 6642 of the simulation."""
+    async with sessions() as (cluster, tx):
+        await tx.add(0)
+        await tx.send("a")
+        ids = cluster.nodes[1].transactional_ids
+        end, released = ids.end, asyncio.Event()
+
+        async def held(*given: Any, **named: Any) -> Any:
+            monkeypatch.setattr(ids, "end", end)
+            await released.wait()
+            return await end(*given, **named)
+
+        monkeypatch.setattr(ids, "end", held)
+        first = asyncio.ensure_future(tx.end(committed))
+        await after(20)
+        assert await tx.end(committed) == 0
+        await tx.add(0)
+        await tx.send("b")
+        released.set()
+        assert await first == KafkaCode.COORDINATOR_NOT_AVAILABLE
+        assert await tx.end(True) == 0
+        assert await seen(cluster) == (["a", "b"] if committed else ["b"])
 
 
 @virtual
