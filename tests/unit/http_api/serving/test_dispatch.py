@@ -153,6 +153,8 @@ async def test_access_log_levels(api, caplog, path, error, level):
         b"GET / HTTP/9.9\r\n\r\n",
         b"GET /a\x00b HTTP/1.1\r\nHost: a\r\n\r\n",
         b"GET / HTTP/1.1\r\nHost: a\r\nContent-Length: x\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: a\r\nHost: a\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: a\r\nContent-Type: a/b\r\nContent-Type: a/b\r\n\r\n",
         b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n",
     ],
 )
@@ -160,6 +162,7 @@ async def test_bytes_that_are_no_request_are_refused_in_json(api, noise, caplog)
     answer = await raw_exchange(api, noise)
     assert answer.startswith(b"HTTP/1.0 400 Bad Request\r\n")
     assert b"\r\nX-Request-Id: 1-1\r\n" in answer
+    assert b"\r\nMilena-Error: malformed_request\r\n" in answer
     envelope = orjson.loads(answer.partition(b"\r\n\r\n")[2])
     assert envelope["error_code"] == 400
     assert envelope["message"].startswith("HTTP 400 Bad Request: ")
@@ -195,6 +198,8 @@ async def test_a_head_above_a_bound_is_told_which(api, head, told):
     answer = await raw_exchange(api, head + b"Host: a\r\n\r\n")
     envelope = orjson.loads(answer.partition(b"\r\n\r\n")[2])
     assert envelope == {"error_code": int(told[5:8]), "message": told}
+    kind = b"url_too_long" if told == TOO_LONG else b"headers_too_large"
+    assert b"\r\nMilena-Error: " + kind + b"\r\n" in answer
     assert answer.startswith(b"HTTP/1.0 " + told[5:8].encode())
 
 
