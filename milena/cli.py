@@ -16,6 +16,7 @@ Exit codes, the same for every command:
     130  interrupted
 """
 
+import errno
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -353,7 +354,10 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return EXIT_INTERRUPTED
     except OSError as error:
         # Network errors are typed. So this is a full disk, or a terminal that is gone, behind a standard stream.
-        click.echo(f"milena: cannot read or write: {error.strerror or error}", err=True)
+        what = f"read or write: {error.strerror or error}"
+        if sys.__stdout__ is None and error.errno == errno.EBADF:
+            what = "write to standard output: it is closed"
+        click.echo(f"milena: cannot {what}", err=True)
         drop_unwritten()
         return EXIT_REFUSED
     # Outside standalone mode click returns the code of an Exit instead of raising it.

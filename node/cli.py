@@ -9,8 +9,8 @@ import ctypes
 import logging
 import os
 import signal
+import sys
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -136,8 +136,14 @@ async def _run(config: NodeConfig) -> None:
             "or restore the directories of all nodes from a backup"
         ) from error
     if os.environ.get(ANNOUNCE) != "no":
-        click.echo(announcement(config, node.url))
+        _say(f"{announcement(config, node.url)}\n")
     await node.serve(stop)
+
+
+def _say(text: str) -> None:
+    """Write to standard output. Nodes also run without one."""
+    if sys.__stdout__ is not None:
+        click.echo(text, nl=False)
 
 
 def _stop_on_signals(stop: asyncio.Event) -> None:
@@ -283,8 +289,7 @@ def dev(
     except StartupError as error:
         click.echo(f"milena: cannot start: {error.message}", err=True)
         raise SystemExit(EXIT_REFUSED) from None
-    write = partial(click.echo, nl=False)
     text = dev_cluster.next_steps(plans, password_file, kafka_port)
     is_quiet = log_level in {"warning", "error"}
-    running = dev_cluster.run_nodes(plans, write=write, ready_text=text, has_quiet_stop=is_quiet)
+    running = dev_cluster.run_nodes(plans, write=_say, ready_text=text, has_quiet_stop=is_quiet)
     raise SystemExit(asyncio.run(running))

@@ -41,6 +41,18 @@ class BodyTimeoutError(e.InvalidRequestError, code="body_timeout"):
     """The body did not arrive in time."""
 
 
+class UrlTooLongError(e.InvalidRequestError, code="url_too_long"):
+    """The URL is longer than the HTTP parser allows."""
+
+
+class HeadersTooLargeError(e.InvalidRequestError, code="headers_too_large"):
+    """A header is longer than the HTTP parser allows, or there are too many."""
+
+
+class HttpVersionError(e.InvalidRequestError, code="unsupported_http_version"):
+    """The request line names a version of HTTP that the server does not speak."""
+
+
 class ResourceNotFoundError(e.NotFoundError, code="resource_not_found"):
     """A resource does not have the named part."""
 
@@ -132,6 +144,9 @@ ERROR_TABLE: dict[type[e.MilenaError], ErrorRow] = {
     e.TooManyRequestsError: ErrorRow(429, 42901, _K.THROTTLING_QUOTA_EXCEEDED),
     e.TooManyTransactionsError: ErrorRow(429, 42902, _K.THROTTLING_QUOTA_EXCEEDED),
     e.QuotaExceededError: ErrorRow(429, 42903, _K.THROTTLING_QUOTA_EXCEEDED),
+    UrlTooLongError: ErrorRow(414, 414, _K.INVALID_REQUEST),
+    HeadersTooLargeError: ErrorRow(431, 431, _K.INVALID_REQUEST),
+    HttpVersionError: ErrorRow(505, 505, _K.INVALID_REQUEST),
     # Not now, and nothing was written.
     e.NoLeaderError: ErrorRow(503, 50302, _K.LEADER_NOT_AVAILABLE),
     e.NotEnoughReplicasError: ErrorRow(503, 50303, _K.NOT_ENOUGH_REPLICAS),

@@ -9,7 +9,7 @@ import asyncio
 import itertools
 import logging
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from http import HTTPStatus
 
 from aiohttp import web
@@ -26,7 +26,12 @@ from http_api.protocol.answers import (
     json_answer,
     printable,
 )
-from http_api.protocol.errors import SCRIPT_CHALLENGE
+from http_api.protocol.errors import (
+    SCRIPT_CHALLENGE,
+    HeadersTooLargeError,
+    HttpVersionError,
+    UrlTooLongError,
+)
 from http_api.protocol.headers import check_headers
 from http_api.serving.call import Call
 from http_api.serving.connections import Connections
@@ -46,6 +51,8 @@ from milena.model.contained import ContainedErrors
 from milena.model.errors import (
     FateUnknownError,
     ForbiddenError,
+    InternalError,
+    MalformedRequestError,
     MilenaError,
     NoQuorumError,
     NotReadyError,
@@ -60,6 +67,13 @@ _access_log = logging.getLogger("http_api.access")
 _SANE_REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
 
 _TOPIC_MISSING_CODE_DEFAULT = 40401
+_OF_PARSER: Mapping[HTTPStatus, type[MilenaError]] = {
+    HTTPStatus.BAD_REQUEST: MalformedRequestError,
+    HTTPStatus.REQUEST_URI_TOO_LONG: UrlTooLongError,
+    HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE: HeadersTooLargeError,
+    HTTPStatus.HTTP_VERSION_NOT_SUPPORTED: HttpVersionError,
+}
+"""The error for each status of the HTTP parser."""
 
 # One metrics label for all paths without a route, because clients can send any number of different paths.
 _UNROUTED = "unrouted"
@@ -178,12 +192,11 @@ class Dispatcher:
             request.remote,
             request_id,
         )
-        self.shared.request_metrics.observe("other", _UNROUTED, status, 0.0)
-        return json_answer(
-            {"error_code": int(status), "message": f"HTTP {status} {status.phrase}: {sentence}"},
-            status=status,
-            headers=[("X-Request-Id", request_id), ("Server", SERVER)],
-        )
+        error = _OF_PARSER.get(status, InternalError)(f"HTTP {status} {status.phrase}: {sentence}")
+        response = self.failure(error, None, request_id)
+        response.headers.update([("X-Request-Id", request_id), ("Server", SERVER)])
+        self.shared.request_metrics.observe("other", _UNROUTED, response.status, 0.0)
+        return response
 
     def refuse_unexpected(self, request: web.BaseRequest, error: BaseException) -> web.Response:
         """Return the response to an error outside of ``handle``."""

@@ -79,13 +79,18 @@ def write_all(descriptor: int, data: bytes) -> None:
 def fill_closed() -> None:
     """Open the null device in place of standard streams that were closed.
 
-    Otherwise the next socket would get the stream's number, and output to the stream would go to the socket.
+    Otherwise the next socket would get the stream's number, and output to the stream would go to the socket. Output to
+    a closed standard output is an error, as on a full disk. Output to a closed standard error is dropped.
     ``sys.__stdin__`` and ``sys.__stdout__`` stay None, and so still show that the stream was closed.
     """
-    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+    for name, mode, flags in (
+        ("stdin", "r", os.O_RDWR),
+        ("stdout", "w", os.O_RDONLY),
+        ("stderr", "w", os.O_RDWR),
+    ):
         if getattr(sys, name) is None:
             # The lowest free number is that of the stream.
-            descriptor = os.open(os.devnull, os.O_RDWR)
+            descriptor = os.open(os.devnull, flags)
             setattr(sys, name, open(descriptor, mode, encoding="utf-8"))  # noqa: SIM115
 
 

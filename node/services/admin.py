@@ -1,7 +1,6 @@
 """Topics, configs, producer ids and brokers: changes that clients make to the replicated state, on any node."""
 
 import asyncio
-import json
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,6 +26,7 @@ from node.metadata.store import MetadataStore
 from node.services.own_topics import check_written_by_clients
 from node.services.producers import ProducerService
 from raft_meta.machine import bounds
+from raft_meta.machine.access.audit import note_text
 from raft_meta.machine.brokers import check_removable, voter_stays
 from raft_meta.machine.codec import LEVELS
 from raft_meta.machine.commands import (
@@ -343,11 +343,9 @@ class AdminService:
         """
         if self.image.feature_level < LEVELS[NoteAction]:
             return
-        text = json.dumps(change, sort_keys=True, separators=(",", ":"))
+        command = NoteAction(action=action, change=note_text(change))
         try:
-            await self.metadata.propose(
-                NoteAction(action=action, change=text), timeout_ms=min(timeout_ms, LONG_PROPOSE_MS)
-            )
+            await self.metadata.propose(command, timeout_ms=min(timeout_ms, LONG_PROPOSE_MS))
         except (NoQuorumError, FateUnknownError) as error:
             raise NoQuorumError(
                 f"the audit log cannot be told: {error.message}; nothing was done"

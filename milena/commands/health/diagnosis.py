@@ -7,6 +7,7 @@ from enum import Enum, unique
 from milena.cluster.node_exam import NodeExam
 from milena.cluster.view import ClusterView
 from milena.commands.health.status_watch import GroupLag
+from milena.producing.named import GROUP_PREFIX
 
 SKEW_MS_MAX = 3_000
 """Dates have whole seconds, and a response takes time: a smaller difference cannot be seen from outside."""
@@ -356,7 +357,8 @@ def _groups(exam: ClusterExam) -> Iterator[_Told]:
     if exam.groups is None:
         yield _warning("no node could say how far groups are", "ask again")
         return
-    late = [g for g in exam.groups if g.known_lag > exam.lag_max]
+    groups = [g for g in exam.groups if not _is_of_named_producer(g)]
+    late = [g for g in groups if g.known_lag > exam.lag_max]
     for group in sorted(late, key=lambda g: -g.known_lag):
         members = group.summary.member_count
         yield _warning(
@@ -366,7 +368,7 @@ def _groups(exam: ClusterExam) -> Iterator[_Told]:
             else "see whether it grows (milena status --watch); "
             "if so, add members or make them faster",
         )
-    unknown = [g.summary.group_id for g in exam.groups if not g.is_known]
+    unknown = [g.summary.group_id for g in groups if not g.is_known]
     if unknown:
         named = ", ".join(sorted(unknown)[:PLACES_MAX]) + ", …" * (len(unknown) > PLACES_MAX)
         yield _warning(
@@ -375,7 +377,12 @@ def _groups(exam: ClusterExam) -> Iterator[_Told]:
             "before the committed offset",
         )
     if not late and not unknown:
-        yield _ok(f"none of {len(exam.groups)} has more than {exam.lag_max} records to read")
+        yield _ok(f"none of {len(groups)} has more than {exam.lag_max} records to read")
+
+
+def _is_of_named_producer(group: GroupLag) -> bool:
+    """Return whether the group's offset counts what a named producer has written: its lag has no meaning."""
+    return group.summary.group_id.startswith(GROUP_PREFIX) and not group.summary.member_count
 
 
 def _ids(ids: Iterable[int]) -> str:

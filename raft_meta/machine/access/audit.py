@@ -123,6 +123,20 @@ def apply(image: Image, command: c.ForgetAudited | c.NoteAction) -> Outcome:
     return Outcome(image)
 
 
+def note_text(change: Mapping[str, object]) -> str:
+    """Return the details of an action for a ``NoteAction``.
+
+    A client may send names and lists of any length. The longest fields are replaced by their lengths until the details
+    fit, so that no request is refused because of the audit log.
+    """
+    text = _dumped(change)
+    if len(text) <= NOTE_LENGTH_MAX:
+        return text
+    lengths = {name: len(_dumped(value)) for name, value in change.items()}
+    longest = max(lengths, key=lengths.__getitem__)
+    return note_text({**change, longest: _left_out(lengths[longest])})
+
+
 def _check_note(command: c.NoteAction) -> None:
     try:
         is_object = isinstance(json.loads(command.change), dict)
@@ -169,10 +183,16 @@ def _within_bounds(image: Image) -> Image:
 
 
 def _text(change: object) -> str:
-    text = json.dumps(change, sort_keys=True, separators=(",", ":"))
-    if len(text) <= CHANGE_LENGTH_MAX:
-        return text
-    return json.dumps({"left_out_characters": len(text)}, separators=(",", ":"))
+    text = _dumped(change)
+    return text if len(text) <= CHANGE_LENGTH_MAX else _dumped(_left_out(len(text)))
+
+
+def _dumped(value: object) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+def _left_out(length: int) -> Mapping[str, int]:
+    return {"left_out_characters": length}
 
 
 def _plain(value: object) -> object:

@@ -112,6 +112,8 @@ def test_every_error_of_the_table_is_declared_by_some_operation_or_is_of_none():
     assert of_no_operation == {
         # Paths and methods that no operation has.
         "route_not_found", "method_not_allowed",
+        # Bytes that the HTTP parser refuses.
+        "headers_too_large", "unsupported_http_version", "url_too_long",
         # Between nodes; no client is told.
         DrainingError.code, "stale_leader_epoch", "stale_controller_epoch", "broker_id_in_use",
         # Answers to members of groups that use Kafka's protocol.

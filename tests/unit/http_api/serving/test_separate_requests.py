@@ -468,6 +468,8 @@ async def test_another_version_of_http_is_refused_in_one_that_is_spoken(server, 
     assert re.match(rb"HTTP/1\.[01] %d " % status, written), written
     assert written.count(b"X-Request-Id") == 1
     assert b'"error_code":%d' % status in written
+    kind = b"malformed_request" if status == 400 else b"unsupported_http_version"
+    assert b"\r\nMilena-Error: " + kind + b"\r\n" in written
 
 
 async def test_what_comes_behind_connect_is_not_read(server, monkeypatch):

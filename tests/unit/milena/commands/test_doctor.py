@@ -59,9 +59,9 @@ def findings(nodes=None, *, groups=(), partition=None, **view):
     return diagnose(ClusterExam(view=cluster, nodes=nodes, groups=groups, lag_max=100))
 
 
-def lag(of, members=1, is_known=True):
+def lag(of, members=1, is_known=True, group="g"):
     summary = GroupSummary(
-        group_id="g",
+        group_id=group,
         state="STABLE",
         generation=1,
         assignor="",
@@ -252,6 +252,13 @@ def test_without_tls_nothing_is_said_of_certificates():
 def test_a_group_that_has_as_much_to_read_as_it_may_is_well():
     assert findings(groups=lag(100))[-1].severity is Severity.OK
     assert findings(groups=lag(None))[-1].severity is Severity.OK
+
+
+def test_the_lag_of_a_named_producer_has_no_meaning():
+    for at in (lag(101, 0, group="producer-a"), lag(None, 0, is_known=False, group="producer-a")):
+        assert findings(groups=at)[-1].severity is Severity.OK
+    consumers = findings(groups=lag(101, 1, group="producer-a"))
+    assert Severity.WARNING in {finding.severity for finding in consumers}
 
 
 def test_what_is_wrong_comes_before_warnings_and_these_before_what_is_well():

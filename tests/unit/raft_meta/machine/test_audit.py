@@ -228,3 +228,27 @@ def test_a_note_that_cannot_be_told_is_refused(action: str, change: str) -> None
     applied = cluster.do(c.NoteAction(action=action, change=change))
     assert isinstance(applied.error, InvalidRequestError)
     assert cluster.image.audit_count == before
+
+
+@pytest.mark.parametrize(
+    ("change", "left_out"),
+    [
+        ({"topic": "t", "partitions": None, "to": 0}, []),
+        ({"topic": "t" * 65_536, "partitions": [1], "to": "earliest"}, ["topic"]),
+        ({"topic": "\x01" * 32_767, "partition": 1, "before_offset": None}, ["topic"]),
+        ({"group_id": "g", "topic": "t", "partitions": [2**63 - 1] * 10_000}, ["partitions"]),
+        ({"topic": "t" * 65_536, "partitions": [2**63 - 1] * 10_000}, ["topic", "partitions"]),
+    ],
+    ids=lambda value: "+".join(value) if isinstance(value, list) else "",
+)
+def test_the_longest_fields_of_a_note_are_told_by_their_lengths(
+    change: dict[str, object], left_out: list[str]
+) -> None:
+    cluster = Cluster(level=11)
+    command = c.NoteAction(action="a", change=audit.note_text(change))
+    assert cluster.do(command).error is None
+    told = json.loads(command.change)
+    assert [name for name in change if told[name] != change[name]] == left_out
+    for name in left_out:
+        length = len(json.dumps(change[name], separators=(",", ":")))
+        assert told[name] == {"left_out_characters": length}

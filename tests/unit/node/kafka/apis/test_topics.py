@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 
 from node.kafka.apis import topics
+from raft_meta.machine.codec import LEVELS
+from raft_meta.machine.commands import NoteAction
 from raft_meta.machine.topics.configs import KEYS
 from tests.support.clusters.kafka_clients import KafkaClient, client_of
 from tests.support.clusters.nodes import Cluster, cluster_of
@@ -413,6 +415,15 @@ class TestDeleteRecords:
                 (0, 1, NONE),
             ]
             assert found.topics[1].partitions[0].error_code == UNKNOWN
+
+    @virtual
+    async def test_the_longest_name_of_a_topic_is_unknown_as_any_other(self) -> None:
+        async with cluster_of() as cluster:
+            await cluster.until(lambda: cluster.image.feature_level >= LEVELS[NoteAction])
+            parts = [{"partition_index": 0, "offset": 0}]
+            wanted = [{"name": "\x01" * 32_767, "partitions": parts}]
+            found = await client_of(cluster.nodes[1]).call(21, 1, topics=wanted, timeout_ms=5_000)
+            assert found.topics[0].partitions[0].error_code == UNKNOWN
 
     @virtual
     async def test_a_partition_without_a_leader_is_waited_for_until_the_timeout(self) -> None:
