@@ -314,7 +314,7 @@ class TransactionalIds:
                 _check_ended_so(row, wanted, refused)
                 return KafkaProducer(row.producer_id, row.producer_epoch)
             if meant is not None and meant != _identity_of(image, row):
-                # Another attempt ended the transaction that was meant, and the client has begun the next one. Or this
+                # Another attempt ended the transaction that was meant, and the client has started the next one. Or this
                 # node's image was behind when the request came. Then the client asks again.
                 raise NotReadyError(
                     f"the open transaction of '{name}' began after this request; nothing was ended"
