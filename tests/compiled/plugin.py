@@ -29,6 +29,9 @@ UNNOTICED = {
         f"{_CHANGE}[a follower's acknowledgement]",
         f"{_CHANGE}[the high watermark of a follower]",
     ),
+    "tests/unit/node/replica/test_scrubber.py": (
+        "test_a_node_is_not_ready_while_another_replica_may_restore_what_the_leader_cannot_send",
+    ),
     "tests/unit/node/replication/test_fetcher.py": (
         "test_an_unexpected_error_of_the_loop_is_contained_and_it_fetches_again",
         "test_an_error_in_the_middle_of_an_append_stops_the_node",

@@ -15,10 +15,37 @@ TIMEOUT_S = 1_800
 
 SUITES = {
     "storage": ("tests/unit/storage",),
-    "node": ("tests/unit/node",),
-    # Two of the API, so that two workers end at about the same time.
-    "api": ("tests/unit/http_api", "--ignore=tests/unit/http_api/serving"),
-    "serving": ("tests/unit/http_api/serving",),
+    # The folders whose modules are compiled, or call those that are.
+    "node": (
+        *(
+            f"tests/unit/node/{folder}"
+            for folder in (
+                "containment",
+                "kafka",
+                "metadata",
+                "peers",
+                "process",
+                "replica",
+                "replication",
+                "services",
+            )
+        ),
+        "tests/unit/node/test_nodes.py",
+        "tests/unit/node/test_wrong_clocks.py",
+    ),
+    "api": (
+        *(
+            f"tests/unit/http_api/{folder}"
+            for folder in ("formats", "quick", "records", "v2", "v3")
+        ),
+        "tests/unit/http_api/test_contract.py",
+        "tests/unit/http_api/test_wire.py",
+    ),
+    "serving": (
+        "tests/unit/http_api/serving/test_connections.py",
+        "tests/unit/http_api/serving/test_dispatch.py",
+        "tests/unit/http_api/serving/test_separate_requests.py",
+    ),
     "quorum": ("tests/unit/raft_meta/consensus",),
     "any history": (
         "tests/property/test_batch_property.py",
@@ -30,9 +57,7 @@ SUITES = {
     "clusters": (
         "tests/integration/test_nodes.py",
         "tests/integration/test_idempotence.py",
-        "tests/integration/test_groups.py",
         "tests/integration/test_reads.py",
-        "tests/integration/test_rest_consumers.py",
         "tests/integration/test_produce_consume.py::test_a_reader_outlives_every_node_one_after_the_other",
         "tests/integration/test_produce_consume.py::test_a_leader_that_is_killed_is_not_noticed_by_those_who_follow",
         "tests/integration/test_produce_consume.py::test_a_real_access_log_comes_back_byte_for_byte",
