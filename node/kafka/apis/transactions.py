@@ -286,8 +286,8 @@ def _staging_code_of(error: MilenaError) -> KafkaCode:
 async def _end_txn(services: KafkaServices, call: KafkaCall) -> Body:
     request = call.message()
     raises_client = call.version >= RAISES_FROM
-    # A client without KIP-890 keeps its epoch. If its connection broke, it has repeated the request, and may have started
-    # the next transaction before this attempt goes on. So the attempt may end only what is open as it comes in.
+    # A client without KIP-890 keeps its epoch. If its connection broke, it has repeated the request, and may have
+    # started the next transaction before this attempt goes on. So the attempt may end only what is open as it comes in.
     meant = None if raises_client else services.transactional_ids.open_now(request.transactional_id)
     client = KafkaProducer(-1, -1)
     code = KafkaCode.NONE
