@@ -31,7 +31,8 @@ NETWORK ?= none
 unexport PYTHONDONTWRITEBYTECODE
 
 # Tests have two lanes. The quick lane omits tests that start real processes, except those marked smoke. The second lane
-# has the others. Workers get files in the order of folders, so that the many small files of tests/unit fill the end.
+# has the others, which wait for nodes half of the time: so it has three workers, too, on two cores. Workers get files in
+# the order of folders, so that the many small files of tests/unit fill the end.
 # PYTHONHASHSEED fixes the order of sets of strings. Without it a recorded seed of the simulation gives a different run.
 PYTEST := PYTHONHASHSEED=0 $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder --ignore tests/compiled/test_tree.py
 QUICK := smoke or not (integration or chaos or deep or long)
@@ -88,7 +89,7 @@ test: $(STAMP)  ## the quick lane: some tests of every part, on the sources
 
 test-rest: $(STAMP)  ## the second lane: real clusters, Spark, faults and attacks, more seeds of the simulation; needs Java 17
 	$(PREREQUISITES) $@
-	$(PYTEST) -n 2 --durations 25 -m "not long and not ($(QUICK))" tests
+	$(PYTEST) -n 3 --durations 25 -m "not long and not ($(QUICK))" tests
 
 test-all: $(STAMP)  ## both lanes, and the suites on the compiled tree
 	$(PREREQUISITES) test-rest test-compiled

@@ -14,8 +14,7 @@ TIMEOUT_S = 1_800
 """For one suite. The longest takes 5 minutes beside another one, and more on a machine with other guests."""
 
 SUITES = {
-    "storage": ("tests/unit/storage",),
-    # The folders whose modules are compiled, or call those that are.
+    # The folders whose modules are compiled, or call those that are. The longest suite comes first.
     "node": (
         *(
             f"tests/unit/node/{folder}"
@@ -32,13 +31,15 @@ SUITES = {
         ),
         "tests/unit/node/test_nodes.py",
         "tests/unit/node/test_wrong_clocks.py",
+        # Whether a call is allowed is decided before compiled code gets it.
+        "--ignore=tests/unit/node/kafka/test_rights.py",
     ),
+    "storage": ("tests/unit/storage",),
     "api": (
         *(
             f"tests/unit/http_api/{folder}"
             for folder in ("formats", "quick", "records", "v2", "v3")
         ),
-        "tests/unit/http_api/test_contract.py",
         "tests/unit/http_api/test_wire.py",
     ),
     "serving": (
@@ -126,8 +127,8 @@ def test_a_suite_passes_on_the_compiled_tree(tree, suite):
 
 def test_simulated_clusters_keep_their_promises_on_the_compiled_tree(tree):
     done = tree.run(
-        "-m", "tests.sim.cluster", "--seeds", "990000:990006", "--keep-going", timeout_s=TIMEOUT_S
+        "-m", "tests.sim.cluster", "--seeds", "990000:990003", "--keep-going", timeout_s=TIMEOUT_S
     )
     assert done.returncode == 0, done.stdout[-20_000:]
-    assert "6 seeds" in done.stdout
+    assert "3 seeds" in done.stdout
     assert "; 0 failed" in done.stdout
