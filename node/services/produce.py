@@ -243,6 +243,11 @@ class ProduceService:
         began_ms = self._clock.now_ms()
         with under_key(request.idempotency):
             present = await self.current_topic(topic, request.timeout_ms)
+            if request.idempotency is not None and present.growths != topic.growths:
+                # The topic has grown, too. As in ``produce``, the key may be known where records went before.
+                left_ms = self._left_ms(began_ms, request.timeout_ms)
+                async with in_time(left_ms, nothing("written")):
+                    await self._lookup.check_key(present, request)
         request = replace(request, timeout_ms=self._left_ms(began_ms, request.timeout_ms))
         return await self._produce(present, request, is_current=True)
 

@@ -873,3 +873,28 @@ class TestOldSettings:
             receipts = await produce(cluster, 3, request("a", "x" * 3_000, timeout_ms=2_000))
             assert [type(receipt.error) for receipt in receipts] == [type(None), NoQuorumError]
             assert given == [1_000]
+
+    @virtual
+    async def test_a_key_from_before_the_topic_grew_is_not_written_again(self) -> None:
+        """Node 3 has heard neither of the settings nor of the partitions. The first attempt came before the growth."""
+        async with cluster_of() as cluster:
+            await cluster.create("t", (3, 1, 2), cleanup_policy="compact")
+            keys = [IdempotencyKey(key_hash=bytes([n]) * 16, body_hash=b"b" * 8) for n in range(8)]
+            with deaf(cluster, 3):
+                admin = cluster.nodes[1].admin
+                changes = {"cleanup.policy": "delete"}
+                await admin.alter_configs("t", changes, is_validate_only=False)
+                for key in keys:
+                    await produce(cluster, 1, request("a", idempotency=key))
+                await admin.add_partitions("t", 8)
+            outcomes = [
+                await outcome(produce(cluster, 3, request("a", idempotency=key))) for key in keys
+            ]
+            image = cluster.nodes[3].metadata.image
+            ends = [
+                cluster.runner(leader, "t", number).log.log_end_offset
+                for number in range(8)
+                if (leader := image.partitions[image.topic_ids["t"], number].leader) is not None
+            ]
+            assert sum(ends) == len(keys), "none is there twice"
+            assert {type(each) for each in outcomes} == {PartitionCountChangedError}
