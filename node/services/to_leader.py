@@ -361,8 +361,7 @@ class ToLeader:
         runner = self._replicas.find(*write.key)
         # The image may name this node before the replica has taken over; wait for it.
         if runner is None or runner.leader_epoch < leader_epoch:
-            patience_ms = min(self._left_ms(write), TAKEOVER_WAIT_MS)
-            runner = await self._replicas.leading(*write.key, leader_epoch, timeout_ms=patience_ms)
+            runner = await self._taken_over(write, leader_epoch)
         if runner is None or runner.leader_epoch != leader_epoch:
             raise NotLeaderError(
                 f"node {self._node_id} does not lead this partition in epoch {leader_epoch}; "
@@ -399,6 +398,20 @@ class ToLeader:
         except MovedError as moved:
             raise NotLeaderError(f"{moved.message}; nothing was written") from moved
         raise refusal
+
+    async def _taken_over(self, write: Write, leader_epoch: int) -> PartitionRunner | None:
+        """Wait until this node's replica has taken over, but not longer than the image names it the leader."""
+        patience_ms = min(self._left_ms(write), TAKEOVER_WAIT_MS)
+        leading = self._replicas.leading(*write.key, leader_epoch, timeout_ms=patience_ms)
+        state = self._metadata.image.partition(*write.key)
+        if state is None or state.leader_epoch < leader_epoch:
+            # The sender knows a newer image than this node.
+            return await leading
+        try:
+            async with self._leaderships.held(write.key, self._node_id, leader_epoch):
+                return await leading
+        except LeaderReplacedError as error:
+            raise NotLeaderError(f"{error.message}; nothing was written") from error
 
     def _check_growth(self, topic_id: str, key: IdempotencyExtension) -> None:
         """Refuse a batch under a key if its sender placed the batch before the topic grew.

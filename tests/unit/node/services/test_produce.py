@@ -40,7 +40,7 @@ from node.services import produce as produce_module
 from node.services.messages import PRODUCE
 from raft_meta.machine.commands import AllocateProducer, CreateTopic, ElectLeaders, LeaderChange
 from tests.support.clusters.nodes import Cluster, cluster_of, outcome
-from tests.support.clusters.overtaken import deaf, quorum_of
+from tests.support.clusters.overtaken import deaf, elect, quorum_of
 from tests.support.clusters.runners import batch
 from tests.support.time.virtual_time import after, settle, virtual
 
@@ -606,6 +606,26 @@ class TestForwarding:
             await after(2_000)
             assert not wish.done()
             assert [receipt.offset for receipt in await wish] == [0]
+
+    @virtual
+    @pytest.mark.parametrize("asked", [1, 2])
+    async def test_a_leader_that_is_replaced_before_it_has_the_files_is_not_waited_for(
+        self, asked: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        async with cluster_of() as cluster:
+            monkeypatch.setattr(cluster.nodes[2].replicas, "_make", lambda *_: after(20_000))
+            await cluster.any.metadata.propose(
+                CreateTopic(
+                    topic_id=cluster.new_topic_id(), name="t", configs=(), placement=((2, 1, 3),)
+                ),
+                timeout_ms=2_000,
+            )
+            wish = asyncio.ensure_future(cluster.nodes[asked].write("t", "a", timeout_ms=3_000))
+            await after(300)
+            began_ms = cluster.any.clock.now_ms()
+            await elect(cluster, leader=1, isr=(1, 3), by=1)
+            assert [receipt.offset for receipt in await wish] == [0]
+            assert cluster.any.clock.now_ms() - began_ms < 100
 
     @virtual
     async def test_a_leader_without_a_lease_refuses_at_once(self) -> None:
