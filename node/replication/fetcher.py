@@ -214,8 +214,8 @@ class LeaderFetcher:
             "w": self._wait_ms_max,
             "m": room,
         }
-        if followed.refused:
-            header["bad"] = followed.take_refused()
+        if followed.refused and (refused := followed.take_refused()):
+            header["bad"] = refused
         self._send(header)
 
     def _find_stored(self) -> list[Followed]:
@@ -457,12 +457,18 @@ class LeaderFetcher:
         try:
             followed.runner.append_as_follower(data, leader_epoch=followed.leader_epoch)
         except CorruptLogError:
+            sound_bytes = _sound_bytes(data)
+            if 0 < sound_bytes < len(data):
+                # Then the report names the place. The response may reach over several segments, and the leader's
+                # scrubber checks the segment of the place.
+                self._append(followed, row, data[:sound_bytes])
+                self._followed.refused.append(followed.index)
+                return
             # The leader sends the bytes that it has on disk, so a retry would get the same bytes. The next fetch
             # reports the damage, and the leader's scrubber checks its copy.
             self._followed.refused.append(followed.index)
             # Only if the leader knows of exactly this damage, it was not caused on the way or here.
-            log_end = followed.runner.log.log_end_offset
-            followed.runner.on_no_records(has_source=row.a != _sound_end(data, log_end))
+            followed.runner.on_no_records(has_source=row.a != followed.runner.log.log_end_offset)
             raise
         self._followed.changed[followed.index] = followed
         # With relaxed flushing, a record counts as stored as soon as it is written.
@@ -531,12 +537,13 @@ class LeaderFetcher:
         self._tell(followed)
 
 
-def _sound_end(batches: bytes, offset: int) -> int:
-    """Return the offset at which the batches, which start at ``offset``, stop being sound."""
+def _sound_bytes(batches: bytes) -> int:
+    """Return how many bytes the batches before the first damaged one have."""
+    end = 0
     with suppress(CorruptLogError):
-        for _, header in iterate_batches(batches):
-            offset = header.next_offset
-    return offset
+        for position, header in iterate_batches(batches):
+            end = position + header.batch_bytes
+    return end
 
 
 class ReplicaFetchers:

@@ -123,9 +123,14 @@ class FollowedPartitions:
         return forgotten
 
     def take_refused(self) -> list[int]:
-        """Return the numbers of partitions whose records arrived damaged, and clear the list: the caller sends it."""
-        refused, self.refused = self.refused, []
-        return [index for index in refused if index in self._by_index]
+        """Return the numbers of partitions whose records arrived damaged: the caller sends it, after the positions.
+
+        A partition is left for later while the leader does not know its position: damage is reported for the place to
+        which the position points.
+        """
+        found = [index for index in self.refused if index in self._by_index]
+        self.refused = [index for index in found if index in self.changed]
+        return [index for index in found if index not in self.changed]
 
     def tell_position(self, followed: Followed) -> list[object]:
         """Return the position to send, ``[index, topic_id, partition, leader_epoch, offset, last_epoch]``.

@@ -313,12 +313,32 @@ async def test_what_a_follower_refuses_is_checked_at_once_and_another_replica_le
                 lambda: node.health.readiness().is_ready, 2 * SCRUB_RETRY_MS + 2_000
             )
             assert 3 in cluster.isr_of("t")
+            # The leader may still have the last batch in memory, sound, and only its file is damaged.
+            await cluster.until(lambda: scrubber.counts.damages == 1, SCRUB_RETRY_MS + 2_000)
             await healed(cluster, 1)
             assert (scrubber.counts.damages, scrubber.counts.held) == (1, 0)
             assert "damage found" in caplog.text
         for node_id in (1, 2, 3):
             values = await cluster.nodes[node_id].read("t", is_local=True)
             assert values == [str(n) for _ in range(3) for n in range(4) for _ in range(4)]
+
+
+@pytest.mark.parametrize("byte", [3, 100, 400])
+@virtual
+async def test_damage_in_the_segment_after_the_one_where_a_fetch_begins_is_found(byte: int) -> None:
+    """The follower takes the sound batches, so that its next fetch begins at the damage."""
+    async with cluster_of() as cluster:
+        await behind(cluster, is_sealed=True)
+        await update(cluster, 4)
+        async with attended(cluster, 1) as scrubber:
+            rot(cluster, 1, segment=3, byte=byte)
+            node = await cluster.restart(3)
+            await cluster.until(
+                lambda: node.health.readiness().is_ready, 2 * SCRUB_RETRY_MS + 4_000
+            )
+            await cluster.until(lambda: scrubber.counts.damages == 1, SCRUB_RETRY_MS + 2_000)
+            await healed(cluster, 1)
+            assert (scrubber.counts.damages, scrubber.counts.held) == (1, 0)
 
 
 @contextlib.asynccontextmanager
