@@ -377,8 +377,10 @@ class FetchServer:
     ) -> None:
         """Make the follower ask again for this partition. The other partitions of the fetch must not wait for it."""
         runner = followed.runner
-        logger.warning("read for a follower partition=%s: %s", runner.name, error)
-        followed.is_settled = True
+        if not followed.is_unreadable:
+            # The follower asks again and again until the copy is restored.
+            logger.warning("read for a follower partition=%s: %s", runner.name, error)
+        followed.is_unreadable = followed.is_settled = True
         lost_from = runner.lost_from(session.follower, self._brokers())
         found.rows.append(Row(index, FetchCode.NOT_LEADER, a=lost_from))
 

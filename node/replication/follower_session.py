@@ -49,6 +49,8 @@ class FetchedReplica:
 
     ``is_accepted``: the position lies on the leader's log, so the follower may get the high watermark. If its log
     diverged, the follower would count records as committed that are not.
+
+    ``is_unreadable``: the records at this position cannot be read, and the log of the node says so.
     """
 
     runner: PartitionRunner
@@ -57,6 +59,7 @@ class FetchedReplica:
     sent_log_start: int = -1
     is_settled: bool = False
     is_accepted: bool = False
+    is_unreadable: bool = False
 
 
 Collect = Callable[[], Reply | Coroutine[None, None, Reply]]
@@ -289,6 +292,7 @@ class FollowerSession:
         elif old.position.leader_epoch != position.leader_epoch:
             # When the last response arrived, the follower may have been between two epochs and ignored the response.
             old.sent_high_watermark = old.sent_log_start = -1
+        old.is_unreadable = old.is_unreadable and old.position.offset == position.offset
         old.position = position
         old.is_settled = old.is_accepted = False
         self.news.add(position.index)

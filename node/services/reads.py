@@ -673,7 +673,11 @@ class ReadService:
                     return await self._read_at(broker_id, topic, request, -1)
                 return await self._read_at_leader(broker_id, topic, request, state.leader_epoch)
             except (UnavailableError, FateUnknownError, NotLeaderError) as error:
-                last = error
+                # A copy that ends before the damage refuses, because it does not lead. That says less.
+                if not (
+                    isinstance(last, ReplicaDamagedError) and isinstance(error, NotLeaderError)
+                ):
+                    last = error
         if isinstance(last, InternalError):
             raise last
         # A leader that cannot be asked, or whose response was lost, counts as no leader. A read can be repeated safely.

@@ -408,8 +408,24 @@ class TestVerdicts:
             1: FetchCode.OK,
         }
         assert values_of(body) == ["a"]
-
         assert served.bench.doubts == [0], "the disk is looked at for more"
+
+    @virtual
+    async def test_what_cannot_be_read_is_logged_once_for_each_position(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """The follower asks for it forty times a second."""
+        served = Served()
+        for value in ("a", "b", "c"):
+            served.write(value)
+            await settle()
+        path = next(p for p in served.bench.files.paths() if p.endswith(".log"))
+        for count, offset in enumerate([0, 0, 0, 1, 1], 1):
+            served.bench.files.evict(path)
+            served.bench.files.fail_next_read(path)
+            rows = await served.ask((0, offset, 5 if offset else -1), full=count == 1)
+            assert [row.code for row in rows] == [FetchCode.NOT_LEADER]
+        assert caplog.text.count("read for a follower") == 2
 
     @virtual
     async def test_what_followers_refuse_as_damaged_is_doubted_where_they_stand(self) -> None:

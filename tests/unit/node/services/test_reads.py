@@ -947,6 +947,20 @@ class TestDamage:
             assert heard[1] == heard[3] == []
 
     @virtual
+    @pytest.mark.parametrize("asked", [1, 2, 3])
+    async def test_damage_at_the_leader_is_said_even_if_another_copy_ends_before_it(
+        self, asked: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """That copy refuses, since it does not lead. The client would look for a leader that there is."""
+        async with cluster_of() as cluster:
+            await written(cluster, "a", "b", "c")
+            for other in (1, 3):
+                monkeypatch.setattr(cluster.nodes[other].reads, "_can_serve", lambda *_: False)
+            fail_reads(cluster, 2)
+            with pytest.raises(ReplicaDamagedError, match="offset 1 are damaged in the copy of"):
+                await cluster.nodes[asked].fetch("t", 1)
+
+    @virtual
     @pytest.mark.parametrize("asked", [2, 3])
     async def test_what_no_other_copy_has_is_an_error_that_passes(self, asked: int) -> None:
         async with cluster_of() as cluster:
