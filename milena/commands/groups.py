@@ -23,6 +23,7 @@ from milena.commands.options import (
     delete_each,
 )
 from milena.commands.target import ClusterTarget, no_such_partition
+from milena.commands.times import parse_whole
 from milena.errors import TargetNotFoundError
 from milena.records import Position, StartAt, TimestampMs, TopicPartition
 
@@ -86,7 +87,7 @@ def _end_or_offset(text: str) -> Position:
         return StartAt(text)
     if not (text.isascii() and text.isdigit()):
         raise ValueError(f"{text!r} is neither an offset nor earliest nor latest")
-    return int(text)
+    return parse_whole(text)
 
 
 @groups.command("reset")

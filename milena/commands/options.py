@@ -15,7 +15,7 @@ from milena.commands import output
 from milena.commands.examples import epilog_of
 from milena.commands.producing.lines import parse_separator
 from milena.commands.target import ClusterTarget
-from milena.commands.times import parse_amount, parse_duration, parse_moment
+from milena.commands.times import parse_amount, parse_duration, parse_moment, parse_whole
 from milena.model.clock import SystemClock
 
 
@@ -174,9 +174,10 @@ class Number(click.IntRange):
         self, value: int | str, param: click.Parameter | None, ctx: click.Context | None
     ) -> int:
         """Return the number."""
-        if not re.fullmatch(r"-?[0-9]+", str(value)):
-            self.fail(f"{value!r} is not a whole number.", param, ctx)
-        return int(super().convert(int(value), param, ctx))
+        try:
+            return int(super().convert(parse_whole(str(value)), param, ctx))
+        except ValueError as error:
+            self.fail(f"{error}.", param, ctx)
 
 
 class Amount(click.IntRange):

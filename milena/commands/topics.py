@@ -1,6 +1,7 @@
 """``milena topics``: lists and changes topics."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
@@ -23,8 +24,8 @@ from milena.commands.options import (
     parse_pair,
 )
 from milena.commands.target import ClusterTarget, no_such_partition
-from milena.commands.times import parse_amount, parse_duration
-from milena.errors import TargetExistsError
+from milena.commands.times import parse_amount, parse_duration, parse_whole
+from milena.errors import NotPermittedError, TargetExistsError
 
 LATEST = "latest"
 
@@ -78,7 +79,7 @@ def create_topic(
 ) -> None:
     """Create topics, one after the other. It stops at the first that cannot be created."""
 
-    async def work(client: AdminClient, name: str) -> tuple[TopicView, bool]:
+    async def work(client: AdminClient, name: str) -> tuple[TopicView | None, bool]:
         try:
             await client.create_topic(
                 name,
@@ -90,10 +91,13 @@ def create_topic(
             if not if_not_exists:
                 raise
             return await client.topic(name), False
-        return await client.topic(name), True
+        return await _if_permitted(client, name), True
 
     for name in dict.fromkeys(names):
         topic, is_new = target.run(partial(work, name=name))
+        if topic is None:
+            output.show(is_json, {"is_new": True, "name": name}, f"created topic {name}")
+            continue
         output.show(
             is_json,
             {"is_new": is_new, **output.topic_json(topic)},
@@ -189,28 +193,37 @@ def alter_topic(
     if both:
         raise click.UsageError(f"{both[0]} is both set and reset")
 
-    async def work(client: AdminClient) -> tuple[TopicView, list[RequestedMove]]:
+    async def work(client: AdminClient) -> tuple[TopicView | None, list[RequestedMove]]:
         changes: dict[str, str | None] = {**settings, **dict.fromkeys(resets)}
         if changes:
             await client.alter_configs(name, changes)
         if partitions is not None:
             await client.add_partitions(name, partitions)
         moves = [] if factor is None else await _refactor(client, name, factor)
-        return await client.topic(name), moves
+        return await _if_permitted(client, name), moves
 
     topic, moves = target.run(work)
     failed = [move.error for move in moves if move.error is not None]
     if failed:
         raise click.ClickException(f"the replication factor of {name} is not {factor}: {failed[0]}")
     if is_json:
-        click.echo(output.as_json(output.topic_json(topic)))
+        click.echo(output.as_json({"name": name} if topic is None else output.topic_json(topic)))
         return
     told = f", replication factor {factor}" if factor is not None else ""
-    click.echo(f"altered topic {topic.name}: {len(topic.partitions)} partitions{told}")
+    count = "" if topic is None else f": {len(topic.partitions)} partitions{told}"
+    click.echo(f"altered topic {name}{count}")
     if moves:
         click.echo(f"{len(moves)} partitions are on the move: milena reassignments list")
-    for config in sorted({*settings, *resets}):
-        click.echo(f"{config}={topic.configs.get(config, '')}")
+    shown = settings if topic is None else topic.configs
+    for config in sorted(settings if topic is None else {*settings, *resets}):
+        click.echo(f"{config}={shown.get(config, '')}")
+
+
+async def _if_permitted(client: AdminClient, name: str) -> TopicView | None:
+    """Return the topic; None if the caller may not describe it, although it may change it."""
+    with suppress(NotPermittedError):
+        return await client.topic(name)
+    return None
 
 
 async def _refactor(client: AdminClient, name: str, factor: int) -> list[RequestedMove]:
@@ -227,7 +240,7 @@ def _offset_or_latest(text: str) -> int | str:
         return text
     if not (text.isascii() and text.isdigit()):
         raise ValueError(f"{text!r} is neither an offset nor {LATEST!r}")
-    return int(text)
+    return parse_whole(text)
 
 
 @topics.command("delete-records")

@@ -383,7 +383,10 @@ class DataDirectory:
             raise StartupError(f"{path}: {error}: {_RESTORE}") from error
 
 
-_RESTORE = "restore it, or start with an empty data directory and let the other replicas fill it"
+_RESTORE = (
+    "if other nodes hold these replicas, start with an empty data directory, and they fill it; if not, restore the "
+    "directories of all nodes from one backup"
+)
 
 
 def _encode_manifest(replicas: frozenset[ReplicaKey]) -> bytes:

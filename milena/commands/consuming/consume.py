@@ -24,6 +24,7 @@ from milena.commands.options import (
 )
 from milena.commands.standard_streams import DaemonThread, write_all
 from milena.commands.target import ClusterTarget, no_such_partition
+from milena.commands.times import parse_whole
 from milena.consuming.options import ConsumerOptions, check_group
 from milena.reading.cursor import OnOutOfRange
 from milena.reading.reader import FETCH_BYTES, PREFETCH_CHUNKS, PartitionReader
@@ -39,7 +40,7 @@ _SESSION_MS = ConsumerOptions().session_timeout_ms
 
 def _until(text: str) -> int | TimestampMs:
     is_offset = text.isascii() and text.isdigit()
-    return int(text) if is_offset else TimestampMs(moment(text))
+    return parse_whole(text) if is_offset else TimestampMs(moment(text))
 
 
 def _layout(text: str) -> Layout:

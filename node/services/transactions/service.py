@@ -93,7 +93,7 @@ from raft_meta.machine.commands import (
     OffsetCommit,
     TransactionEnd,
 )
-from raft_meta.machine.groups import offsets
+from raft_meta.machine.groups import group_rules, offsets
 from raft_meta.machine.image import Image, PartitionKey, TransactionExtent
 from raft_meta.machine.transactions import (
     ITEMS_PER_TRANSACTION_MAX,
@@ -566,6 +566,7 @@ class TransactionService:
             for commit in commits:
                 # Only what no group could take. Whether this group takes the offsets, the quorum decides together with
                 # the transaction. A check of that by this image would refuse a repeated commit that is decided already.
+                group_rules.check_group_id(commit.group_id)
                 offsets.check_values(self.node.metadata.image, commit)
             extents = [await self._extent(written) for written in request.writes]
         while True:

@@ -13,7 +13,9 @@ import pytest
 
 from milena import cli
 from milena.client import Client
+from milena.cluster.admin import AdminClient
 from milena.commands.target import EXIT_UNKNOWN
+from milena.errors import NotPermittedError
 from milena.model.build_kind import build_kind
 from tests.support.command_lines import runner
 from tests.support.fakes.api import FakeApi
@@ -194,6 +196,27 @@ async def test_create_sends_what_was_asked(api, milena):
         "replication_factor": 3,
         "configs": [{"name": "retention.ms", "value": "1000"}, {"name": "a", "value": "b=c"}],
     }
+
+
+@pytest.mark.parametrize("words", [(), ("--json",)])
+async def test_a_change_counts_as_done_if_the_caller_may_not_describe_the_topic(
+    api, milena, monkeypatch, words
+):
+    async def refuse(*_):
+        raise NotPermittedError("may not DESCRIBE TOPIC flights", status=403)
+
+    api.add_topic("planes")
+    monkeypatch.setattr(AdminClient, "topic", refuse)
+    code, out, err = await milena("topics", "create", "flights", *words)
+    assert (code, err) == (0, "")
+    assert (json.loads(out) if words else out) == (
+        {"is_new": True, "name": "flights"} if words else "created topic flights\n"
+    )
+    code, out, err = await milena("topics", "alter", "planes", "--config", "a=b", *words)
+    assert (code, err) == (0, "")
+    assert (json.loads(out) if words else out) == (
+        {"name": "planes"} if words else "altered topic planes\na=b\n"
+    )
 
 
 async def test_create_of_an_existing_topic_exits_5_unless_that_is_fine(api, milena):

@@ -1,5 +1,6 @@
 """Command lines in help, messages and documents are those of the program; units and wrong input are understood."""
 
+import contextlib
 import io
 import re
 import shlex
@@ -57,6 +58,29 @@ def test_no_example_is_of_a_command_that_does_not_exist():
     source = (ROOT / "milena" / "commands" / "examples.py").read_text(encoding="utf-8")
     named = set(re.findall(r"^([a-z -]+): ", source, re.MULTILINE))
     assert named <= {*LEAVES, "access"}
+
+
+# -- numbers -----------------------------------------------------------------------------------
+
+LARGE = (
+    "9223372036854775808",
+    "9" * 5_000,
+    "-" + "9" * 5_000,
+    "9" * 18 + "T",
+    "9" * 15 + "w",
+    "-" + "9" * 15 + "w",
+)
+
+
+# ``dump`` sends no number: it reads files.
+@pytest.mark.parametrize("name", [name for name in LEAVES if name != "dump"])
+@pytest.mark.parametrize("text", LARGE, ids=lambda text: text[:19])
+def test_a_number_that_does_not_fit_into_64_bits_is_refused_by_every_option(name, text):
+    for param in LEAVES[name].params:
+        found = None
+        with contextlib.suppress(click.BadParameter):
+            found = param.type.convert(text, param, None)
+        assert not isinstance(found, int) or abs(found) < 1 << 63, param.name
 
 
 # -- suggestions -------------------------------------------------------------------------------
@@ -271,6 +295,8 @@ consume x --order time --follow | leave out --follow
 consume x --separator "" | it is empty
 consume x --max-records ten | 'ten' is not a whole amount
 consume x --from-begining | Did you mean '--from-beginning'?
+consume x --offset 9223372036854775808 | does not fit into 64 bits: the most is 9223372036854775807
+groups reset g --topic x --to-time 9223372036854775808 --yes | does not fit into 64 bits
 produce x no-such-file | File 'no-such-file' does not exist
 produce x /dev/null --acks 2 | '2' is not one of 'all', '1', '0'
 produce x /dev/null --batch-bytes 1 | 1 is not in the range 1024<=x<=33554432

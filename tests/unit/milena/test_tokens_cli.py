@@ -83,7 +83,7 @@ async def test_a_token_is_printed_alone(api, milena):
     assert api.access.asked[-1][2] == {}
 
 
-@pytest.mark.parametrize("lifetime", ["9000w", "999999999w", "999999999999999w"])
+@pytest.mark.parametrize("lifetime", ["9000w", "999999999w", "9999999999w"])
 async def test_a_token_is_printed_however_long_it_lives(api, milena, lifetime):
     api.access.add_user("alice")
     words = ("tokens", "create", "--user", "alice", "--lifetime", lifetime)

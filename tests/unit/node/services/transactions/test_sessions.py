@@ -185,9 +185,13 @@ class TestSessions:
             assert await read(cluster, 2, "t") == ["unheard", "a"]
 
     @virtual
-    @pytest.mark.parametrize("odd", [{"metadata": "m" * 5_000}, {"next_offset": 1 << 63}])
+    @pytest.mark.parametrize(
+        ("group", "odd"),
+        [("g", {"metadata": "m" * 5_000}), ("g", {"next_offset": 1 << 63}), ("g" * 256, {})],
+        ids=["metadata", "offset", "group"],
+    )
     async def test_a_commit_with_impossible_offsets_leaves_it_open(
-        self, odd: dict[str, Any]
+        self, group: str, odd: dict[str, Any]
     ) -> None:
         async with cluster_of() as cluster:
             await two_topics(cluster)
@@ -196,7 +200,7 @@ class TestSessions:
             end = await send(cluster, 2, one, "t", "a")
             row = CommittedNext(topic="t", partition=0, next_offset=1)
             told = GroupOffsets(group="g", member_id=None, member_epoch=-1, offsets=(row,))
-            bad = replace(told, offsets=(replace(row, **odd),))
+            bad = replace(told, group=group, offsets=(replace(row, **odd),))
             with pytest.raises(MilenaError):
                 await node.transactions.commit(commit_of(one, ("t", end, 1), offsets=(bad,)))
             await node.transactions.commit(commit_of(one, ("t", end, 1), offsets=(told,)))
