@@ -213,9 +213,17 @@ REPLICATION: tuple[Mutation, ...] = (
         name="refused-told",
         guard="a follower says which records came damaged, so that the leader looks at its copy",
         module="node.replication.fetcher",
-        old="        if followed.refused:\n",
+        old="        if followed.refused and (refused := followed.take_refused()):\n",
         new="        if False:\n",
         by="tests/unit/node/replication/test_fetcher.py",
+    ),
+    Mutation(
+        name="sound-taken",
+        guard="a follower takes the sound batches before damage, so that the leader hears of the damage's place",
+        module="node.replication.fetcher",
+        old="            if 0 < sound_bytes < len(data):\n",
+        new="            if False:\n",
+        by="tests/unit/node/replica/test_scrubber.py",
     ),
     Mutation(
         name="refused-here",
